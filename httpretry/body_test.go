@@ -37,116 +37,84 @@ func TestRequestBodies(t *testing.T) {
 		{"none", nil, 0, httpretry.Policy{MaxBody: -1}, "", 2},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := serve(t, status(503))
-				req := request(t, t.Context(), "PUT", tt.body)
-				if tt.length > 0 {
-					req.ContentLength = tt.length
+		bubble(t, tt.name, func(t *testing.T) {
+			s := serve(t, status(503))
+			req := request(t, t.Context(), "PUT", tt.body)
+			if tt.length > 0 {
+				req.ContentLength = tt.length
+			}
+			read(t, must(s.client(t, tt.policy).Do(req))(t))
+			got := s.got()
+			if len(got) != tt.sent {
+				t.Errorf("sent %d times, want %d", len(got), tt.sent)
+			}
+			for i, r := range got {
+				if r.body != tt.want {
+					t.Errorf("attempt %d had a body of %d bytes, want %d", i+1, len(r.body), len(tt.want))
 				}
-				resp, err := s.client(t, tt.policy).Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				read(t, resp)
-				got := s.got()
-				if len(got) != tt.sent {
-					t.Errorf("sent %d times, want %d", len(got), tt.sent)
-				}
-				for i, r := range got {
-					if r.body != tt.want {
-						t.Errorf("attempt %d had a body of %d bytes, want %d", i+1, len(r.body), len(tt.want))
-					}
-				}
-			})
+			}
 		})
 	}
 }
 
-// closer counts how often it is closed.
+// closer counts the bytes that are read, and how often it is closed.
 type closer struct {
 	io.Reader
-	closed atomic.Int64
+	read, closed atomic.Int64
+}
+
+func (c *closer) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.read.Add(int64(n))
+	return n, err
 }
 
 func (c *closer) Close() error { c.closed.Add(1); return nil }
 
 func TestBodiesAreClosed(t *testing.T) {
-	t.Run("of requests", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+	for name, budget := range map[string]*tokens{"of requests": {}, "of a retry that is not made": {empty: true}} {
+		bubble(t, name, func(t *testing.T) {
 			s := serve(t, status(503))
 			first, second := &closer{Reader: strings.NewReader("b")}, &closer{Reader: strings.NewReader("b")}
 			req := request(t, t.Context(), "PUT", first)
 			req.GetBody = func() (io.ReadCloser, error) { return second, nil }
-			resp, err := s.client(t, httpretry.Policy{}).Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			read(t, resp)
+			read(t, must(s.client(t, httpretry.Policy{Budget: budget}).Do(req))(t))
 			synctest.Wait()
 			if first.closed.Load() == 0 || second.closed.Load() == 0 {
 				t.Errorf("closed %d and %d times, want both closed", first.closed.Load(), second.closed.Load())
 			}
 		})
+	}
+	bubble(t, "of responses", func(t *testing.T) {
+		var bodies []*closer
+		transport := newTransport(t, httpretry.Config{Base: base(func(req *http.Request) (*http.Response, error) {
+			resp, body := answer(req, 503, ""), &closer{Reader: strings.NewReader("failed")}
+			bodies = append(bodies, body)
+			resp.Body = body
+			return resp, nil
+		})})
+		resp := must(transport.RoundTrip(request(t, t.Context(), "GET", nil)))(t)
+		if got := bodies[1].closed.Load(); got != 0 {
+			t.Errorf("the body for the caller was closed %d times", got)
+		}
+		read(t, resp)
+		for i, b := range bodies {
+			if got := b.closed.Load(); got != 1 {
+				t.Errorf("the body of response %d was closed %d times, want 1", i+1, got)
+			}
+		}
 	})
-	t.Run("of a retry that is not made", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			second := &closer{Reader: strings.NewReader("b")}
-			b := &tokens{empty: true}
-			transport := newTransport(t, httpretry.Config{
-				Base:    base(func(req *http.Request) (*http.Response, error) { return answer(req, 503, ""), nil }),
-				Default: httpretry.Policy{Budget: b},
-			})
-			req := request(t, t.Context(), "PUT", strings.NewReader("b"))
-			req.GetBody = func() (io.ReadCloser, error) { return second, nil }
-			resp, err := transport.RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			if second.closed.Load() != 1 {
-				t.Errorf("closed %d times, want 1", second.closed.Load())
-			}
-		})
-	})
-	t.Run("of responses", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var bodies []*closer
-			transport := newTransport(t, httpretry.Config{Base: base(func(req *http.Request) (*http.Response, error) {
-				resp := answer(req, 503, "")
-				body := &closer{Reader: strings.NewReader("failed")}
-				bodies = append(bodies, body)
-				resp.Body = body
-				return resp, nil
-			})})
-			resp, err := transport.RoundTrip(request(t, t.Context(), "GET", nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := bodies[1].closed.Load(); got != 0 {
-				t.Errorf("the body for the caller was closed %d times", got)
-			}
-			read(t, resp)
-			for i, b := range bodies {
-				if got := b.closed.Load(); got != 1 {
-					t.Errorf("the body of response %d was closed %d times, want 1", i+1, got)
-				}
-			}
-		})
-	})
-	t.Run("GetBody fails", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status(503))
-			req := request(t, t.Context(), "PUT", strings.NewReader("b"))
-			req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") }
-			resp, err := s.client(t, httpretry.Policy{}).Do(req)
-			if err != nil || resp.StatusCode != 503 {
-				t.Fatalf("got %v, %v, want the first response", resp, err)
-			}
-			if got := read(t, resp); got != "failed" {
-				t.Errorf("body = %q, want that of the first response", got)
-			}
-		})
+}
+
+func TestGetBodyFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, status(503))
+		req := request(t, t.Context(), "PUT", strings.NewReader("b"))
+		req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") }
+		resp := must(s.client(t, httpretry.Policy{}).Do(req))(t)
+		if got := read(t, resp); got != "failed" || resp.StatusCode != 503 {
+			t.Errorf("got status %d and %q, want the first response", resp.StatusCode, got)
+		}
 	})
 }
 
@@ -181,11 +149,7 @@ func TestRequestIsNotChanged(t *testing.T) {
 		req := request(t, t.Context(), "POST", text("hello"))
 		body := req.Body
 		transport := s.transport(t, httpretry.Policy{Key: func(*http.Request) string { return "k1" }})
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		read(t, resp)
+		read(t, must(transport.RoundTrip(req))(t))
 		if len(req.Header) != 0 || req.Body != body || req.GetBody != nil {
 			t.Errorf("the caller's request was changed: %+v", req)
 		}

@@ -40,8 +40,8 @@ func TestConfigFaults(t *testing.T) {
 			{httpretry.Config{Policies: map[string]httpretry.Policy{"a:8080": tt.policy}}, `Policies["a:8080"].` + tt.field},
 		} {
 			transport, err := httpretry.New(c.config)
-			var fault *settings.Error
-			if transport != nil || !errors.As(err, &fault) || fault.Field != "Config."+c.field || fault.Problem == "" || fault.Fix == "" {
+			fault, ok := errors.AsType[*settings.Error](err)
+			if transport != nil || !ok || fault.Field != "Config."+c.field || fault.Problem == "" || fault.Fix == "" {
 				t.Errorf("New = %v, want a fault of %s with a fix", err, c.field)
 			}
 			if strings.Contains(err.Error(), "\n") {
@@ -70,16 +70,8 @@ func TestDependencies(t *testing.T) {
 	})
 	retried := func(transport *httpretry.Transport, address string) bool {
 		t.Helper()
-		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
 		sent = 0
-		resp, err := transport.RoundTrip(&http.Request{Method: "GET", URL: u})
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
+		must(transport.RoundTrip(&http.Request{Method: "GET", URL: must(url.Parse(address))(t)}))(t)
 		return sent == 2
 	}
 	off := httpretry.Policy{Retries: -1, NoBreaker: true}
@@ -143,8 +135,8 @@ func TestCheck(t *testing.T) {
 	body := &closer{Reader: strings.NewReader(`{"type":"https://bank.example/broke","title":"Not enough money"}`)}
 	resp := &http.Response{StatusCode: 402, Body: body, Header: http.Header{"Content-Type": {"application/problem+json"}, "Retry-After": {"7"}}}
 	err := httpretry.Check(resp)
-	var failed *classify.HTTPError
-	if !errors.As(err, &failed) || failed.Type != "https://bank.example/broke" || failed.Wait != 7*time.Second {
+	failed, ok := errors.AsType[*classify.HTTPError](err)
+	if !ok || failed.Type != "https://bank.example/broke" || failed.Wait != 7*time.Second {
 		t.Errorf("Check = %#v, want the problem and the hint", err)
 	}
 	if rest, _ := body.Read(make([]byte, 1)); body.closed.Load() != 1 || rest != 0 {

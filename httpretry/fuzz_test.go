@@ -8,7 +8,7 @@ import (
 )
 
 func FuzzKey(f *testing.F) {
-	for _, key := range []string{"", "m1", "sha256-", " m", "m\r\nX: y", "\xff", strings.Repeat("k", 201)} {
+	for _, key := range []string{"", "m1", "sha256-", " m", "m ", "ключ", strings.Repeat("k", 200), "m\r\nX: y", "\xff", strings.Repeat("k", 201)} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {

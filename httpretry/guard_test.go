@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,39 +27,23 @@ import (
 
 // tokens is a budget that counts, and has none if empty is set.
 type tokens struct {
-	mu                             sync.Mutex
 	empty                          bool
-	withdrawn, refunded, deposited int
+	withdrawn, refunded, deposited atomic.Int64
 }
 
 func (b *tokens) Withdraw(_ time.Time, most time.Duration, _ float64) (time.Duration, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.withdrawn++
+	b.withdrawn.Add(1)
 	return max(most, 0), !b.empty
 }
 
-func (b *tokens) Refund(time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.refunded++
-}
-
-func (b *tokens) Deposit(_ time.Time, n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.deposited += n
-}
-
+func (b *tokens) Refund(time.Time)                   { b.refunded.Add(1) }
+func (b *tokens) Deposit(_ time.Time, n int)         { b.deposited.Add(int64(n)) }
 func (b *tokens) Snapshot(time.Time) budget.Snapshot { return budget.Snapshot{} }
 
-func (b *tokens) want(t *testing.T, withdrawn, refunded, deposited int) {
+func (b *tokens) want(t *testing.T, withdrawn, refunded, deposited int64) {
 	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.withdrawn != withdrawn || b.refunded != refunded || b.deposited != deposited {
-		t.Errorf("budget: %d withdrawn, %d refunded, %d deposited, want %d, %d, %d",
-			b.withdrawn, b.refunded, b.deposited, withdrawn, refunded, deposited)
+	if got, want := [...]int64{b.withdrawn.Load(), b.refunded.Load(), b.deposited.Load()}, [...]int64{withdrawn, refunded, deposited}; got != want {
+		t.Errorf("withdrawn, refunded and deposited are %d, want %d", got, want)
 	}
 }
 
@@ -72,15 +57,27 @@ func trip(b *breaker.Breaker) {
 	}
 }
 
-// call makes a GET and returns the status, 0 for an error.
-func call(t *testing.T, client *http.Client, ctx context.Context) (int, error) {
+// tripped returns a breaker that lets a probe pass.
+func tripped() *breaker.Breaker {
+	b := breaker.New(breaker.Config{})
+	trip(b)
+	time.Sleep(5 * time.Second)
+	return b
+}
+
+func wantState(t *testing.T, b *breaker.Breaker, want breaker.State) {
 	t.Helper()
-	resp, err := client.Do(request(t, ctx, "GET", nil))
-	if err != nil {
-		return 0, err
+	if got := b.Snapshot(time.Now()).State; got != want {
+		t.Errorf("the breaker is %v, want %v", got, want)
 	}
-	read(t, resp)
-	return resp.StatusCode, nil
+}
+
+// wantHeard checks the calls of other messages, and their failures, that b has heard of.
+func wantHeard(t *testing.T, b *breaker.Breaker, calls, failures int) {
+	t.Helper()
+	if s := b.Snapshot(time.Now()); s.Messages != calls || s.Failures != failures {
+		t.Errorf("the breaker heard of %d calls with %d failures, want %d with %d", s.Messages, s.Failures, calls, failures)
+	}
 }
 
 // asking fails once, and asks for a wait of so many seconds.
@@ -94,164 +91,100 @@ func asking(seconds int) func(http.ResponseWriter, *http.Request, int) {
 }
 
 func TestBudget(t *testing.T) {
-	t.Run("counts calls and retries", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := &tokens{}
-			client := serve(t, status(503, 200, 404, 503, 503, 200)).client(t, httpretry.Policy{Budget: b})
-			for range 4 {
-				if _, err := call(t, client, t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			b.want(t, 2, 1, 4) // one of two retries succeeded
-		})
+	bubble(t, "counts calls and retries", func(t *testing.T) {
+		b := &tokens{}
+		client := serve(t, status(503, 200, 404, 503, 503, 200)).client(t, httpretry.Policy{Budget: b})
+		for range 4 {
+			must(call(t, client, t.Context()))(t)
+		}
+		b.want(t, 2, 1, 4) // one of two retries succeeded
 	})
-	t.Run("has no token", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := &tokens{empty: true}
-			began := time.Now()
-			code, err := call(t, serve(t, status(503)).client(t, httpretry.Policy{Budget: b}), t.Context())
-			if code != 503 || err != nil || time.Since(began) != 0 {
-				t.Errorf("status %d, %v after %v, want 503 at once", code, err, time.Since(began))
-			}
-			b.want(t, 1, 0, 1)
-		})
+	bubble(t, "has no token", func(t *testing.T) {
+		b, s, began := &tokens{empty: true}, serve(t, status(503)), time.Now()
+		s.want(t, s.client(t, httpretry.Policy{Budget: b}), t.Context(), 503, 1)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("took %v, want an answer at once", took)
+		}
+		b.want(t, 1, 0, 1)
 	})
-	t.Run("is not asked for a retry that the context has no time for", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := &tokens{}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			if code, err := call(t, serve(t, asking(1)).client(t, httpretry.Policy{Budget: b}), ctx); code != 503 || err != nil {
-				t.Errorf("status %d, %v, want 503", code, err)
-			}
-			b.want(t, 0, 0, 1)
-		})
+	bubble(t, "of its own", func(t *testing.T) {
+		s := serve(t, status())
+		s.down.Store(true)
+		client := s.client(t, httpretry.Policy{NoBreaker: true})
+		const calls = 1000
+		var wg sync.WaitGroup
+		for range calls {
+			wg.Go(func() { _, _ = call(t, client, t.Context()) })
+			time.Sleep(time.Millisecond)
+		}
+		wg.Wait()
+		retries := s.dials.Load() - calls
+		if limit := int64(0.2*calls + 10 + 600); retries == 0 || retries > limit {
+			t.Errorf("%d retries of %d calls, want some, and at most %d", retries, calls, limit)
+		}
 	})
-	t.Run("gets back the token of a cancelled wait", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := &tokens{}
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Millisecond, cancel)
-			resp, err := serve(t, asking(1)).client(t, httpretry.Policy{Budget: b}).Do(request(t, ctx, "GET", nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			b.want(t, 1, 1, 1)
-		})
-	})
-	t.Run("of its own", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status())
-			s.down.Store(true)
-			client := s.client(t, httpretry.Policy{NoBreaker: true})
-			const calls = 1000
-			var wg sync.WaitGroup
-			for range calls {
-				wg.Go(func() { _, _ = call(t, client, t.Context()) })
-				time.Sleep(time.Millisecond)
-			}
-			wg.Wait()
-			retries := s.dials.Load() - calls
-			if limit := int64(0.2*calls + 10 + 600); retries == 0 || retries > limit {
-				t.Errorf("%d retries of %d calls, want some, and at most %d", retries, calls, limit)
-			}
-		})
-	})
-	t.Run("off", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status())
-			s.down.Store(true)
-			client := s.client(t, httpretry.Policy{NoBreaker: true, NoBudget: true})
-			for range 300 {
-				_, _ = call(t, client, t.Context())
-			}
-			if got := s.dials.Load(); got != 600 {
-				t.Errorf("%d dials, want 600", got)
-			}
-		})
+	bubble(t, "off", func(t *testing.T) {
+		s := serve(t, status())
+		s.down.Store(true)
+		client := s.client(t, httpretry.Policy{NoBreaker: true, NoBudget: true})
+		for range 300 {
+			_, _ = call(t, client, t.Context())
+		}
+		if got := s.dials.Load(); got != 600 {
+			t.Errorf("%d dials, want 600", got)
+		}
 	})
 }
 
 func TestBreaker(t *testing.T) {
-	t.Run("open", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status(503, 503, 503))
-			b := breaker.New(breaker.Config{})
-			client := s.client(t, httpretry.Policy{Breaker: b})
-			for range 2 { // and a retry of the first
-				if code, err := call(t, client, t.Context()); code != 503 || err != nil {
-					t.Fatalf("%d, %v, want the 503", code, err)
-				}
-			}
-			body := &closer{Reader: strings.NewReader("b")}
-			_, err := client.Do(request(t, t.Context(), "PUT", body))
-			var open *httpretry.OpenError
-			if !errors.As(err, &open) || open.Dependency != "bank.example" || open.State != breaker.Open || body.closed.Load() != 1 {
-				t.Fatalf("error = %v, body closed %d times, want an OpenError and a closed body", err, body.closed.Load())
-			}
-			if v := classify.Of(err); !v.Deferred || v.RetryAfter != open.Wait || v.Ambiguous || open.Wait != time.Second {
-				t.Errorf("verdict = %+v, want deferred for 1s", v)
-			}
-			if got := len(s.got()); got != 3 {
-				t.Errorf("%d requests arrived, want 3", got)
-			}
-			time.Sleep(open.Wait)
-			for range 2 {
-				if code, err := call(t, client, t.Context()); code != 200 || err != nil {
-					t.Errorf("after the wait: %d, %v, want 200", code, err)
-				}
-				time.Sleep(11 * time.Second)
-			}
-			if got := b.Snapshot(time.Now()).State; got != breaker.Closed {
-				t.Errorf("the breaker is %v after it refused no call for 10 s, want closed", got)
-			}
-		})
+	bubble(t, "open", func(t *testing.T) {
+		s := serve(t, status(503, 503, 503))
+		b := breaker.New(breaker.Config{})
+		client := s.client(t, httpretry.Policy{Breaker: b})
+		s.want(t, client, t.Context(), 503, 2) // and a retry
+		s.want(t, client, t.Context(), 503, 3)
+		body := &closer{Reader: strings.NewReader("b")}
+		_, err := client.Do(request(t, t.Context(), "PUT", body))
+		open, ok := errors.AsType[*httpretry.OpenError](err)
+		if !ok || open.Dependency != "bank.example" || open.State != breaker.Open || open.Wait != time.Second {
+			t.Fatalf("error = %+v, want an OpenError of bank.example for 1s", err)
+		}
+		if n := body.closed.Load(); n != 1 {
+			t.Errorf("the body was closed %d times, want once", n)
+		}
+		if v := classify.Of(err); !v.Deferred || v.RetryAfter != open.Wait || v.Ambiguous {
+			t.Errorf("verdict = %+v, want deferred for 1s", v)
+		}
+		time.Sleep(open.Wait)
+		for n := range 2 {
+			s.want(t, client, t.Context(), 200, 4+n)
+			time.Sleep(11 * time.Second)
+		}
+		wantState(t, b, breaker.Closed) // after it refused no call for 10 s
 	})
-	t.Run("a failed probe is not retried", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status(503, 503, 503))
-			b := breaker.New(breaker.Config{})
-			trip(b)
-			time.Sleep(5 * time.Second)
-			spent := &tokens{}
-			if code, _ := call(t, s.client(t, httpretry.Policy{Breaker: b, Budget: spent}), t.Context()); code != 503 || len(s.got()) != 1 {
-				t.Errorf("status %d after %d requests, want 503 after 1", code, len(s.got()))
-			}
-			spent.want(t, 0, 0, 1)
-			if got := b.Snapshot(time.Now()).State; got != breaker.Open {
-				t.Errorf("the breaker is %v, want open", got)
-			}
-		})
+	bubble(t, "a failed probe is not retried", func(t *testing.T) {
+		s, b, spent := serve(t, status(503, 503, 503)), tripped(), &tokens{}
+		s.want(t, s.client(t, httpretry.Policy{Breaker: b, Budget: spent}), t.Context(), 503, 1)
+		spent.want(t, 0, 0, 1)
+		wantState(t, b, breaker.Open)
 	})
-	t.Run("one probe at a time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, func(http.ResponseWriter, *http.Request, int) { time.Sleep(time.Second) })
-			b := breaker.New(breaker.Config{})
-			trip(b)
-			time.Sleep(5 * time.Second)
-			client := s.client(t, httpretry.Policy{Breaker: b})
-			var wg sync.WaitGroup
-			for range 10 {
-				wg.Go(func() { _, _ = call(t, client, t.Context()) })
-			}
-			wg.Wait()
-			if got := len(s.got()); got != 1 {
-				t.Errorf("%d requests arrived, want 1", got)
-			}
-		})
+	bubble(t, "one probe at a time", func(t *testing.T) {
+		s := serve(t, func(http.ResponseWriter, *http.Request, int) { time.Sleep(time.Second) })
+		client := s.client(t, httpretry.Policy{Breaker: tripped()})
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { _, _ = call(t, client, t.Context()) })
+		}
+		wg.Wait()
+		if got := len(s.got()); got != 1 {
+			t.Errorf("%d requests arrived, want 1", got)
+		}
 	})
-	t.Run("opens during the wait", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, asking(1))
-			b := breaker.New(breaker.Config{})
-			time.AfterFunc(500*time.Millisecond, func() { trip(b) })
-			client := s.client(t, httpretry.Policy{Breaker: b})
-			if code, err := call(t, client, t.Context()); code != 503 || err != nil || len(s.got()) != 1 {
-				t.Errorf("status %d, %v after %d requests, want the first 503 and no retry", code, err, len(s.got()))
-			}
-		})
+	bubble(t, "opens during the wait", func(t *testing.T) {
+		s := serve(t, asking(1))
+		b := breaker.New(breaker.Config{})
+		time.AfterFunc(500*time.Millisecond, func() { trip(b) })
+		s.want(t, s.client(t, httpretry.Policy{Breaker: b}), t.Context(), 503, 1)
 	})
 	t.Run("an attempt that panics", func(t *testing.T) {
 		b := breaker.New(breaker.Config{})
@@ -270,142 +203,108 @@ func TestBreaker(t *testing.T) {
 			t.Error("attempts that panicked keep the places of others")
 		}
 	})
-	t.Run("is not held by the Retry-After of one customer", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
-				w.Header().Set("Retry-After", "86400")
-				w.WriteHeader(429)
-			})
-			b := breaker.New(breaker.Config{})
-			client := s.client(t, httpretry.Policy{Breaker: b})
-			for range 10 {
-				_, _ = call(t, client, t.Context())
-			}
-			if now := b.Snapshot(time.Now()); now.State != breaker.Open || time.Until(now.Next) > 30*time.Second {
-				t.Errorf("the breaker is %v until in %v, want open for some seconds", now.State, time.Until(now.Next))
-			}
+	bubble(t, "is not held by the Retry-After of one customer", func(t *testing.T) {
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Retry-After", "86400")
+			w.WriteHeader(429)
 		})
+		b := breaker.New(breaker.Config{})
+		client := s.client(t, httpretry.Policy{Breaker: b})
+		for range 10 {
+			_, _ = call(t, client, t.Context())
+		}
+		if now := b.Snapshot(time.Now()); now.State != breaker.Open || time.Until(now.Next) > 30*time.Second {
+			t.Errorf("the breaker is %v until in %v, want open for some seconds", now.State, time.Until(now.Next))
+		}
 	})
-	t.Run("of a Transport inside of this one", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := serve(t, status())
-			inner, outer := breaker.New(breaker.Config{}), breaker.New(breaker.Config{})
-			inner.Isolate("moving the database")
-			spent := &tokens{}
-			client := &http.Client{Transport: newTransport(t, httpretry.Config{
-				Base:    s.transport(t, httpretry.Policy{Breaker: inner}),
-				Default: httpretry.Policy{Breaker: outer, Budget: spent},
-			})}
-			for range 10 {
-				if _, err := call(t, client, t.Context()); !classify.Of(err).Deferred {
-					t.Fatalf("error = %v, want that of the inner Transport", err)
-				}
+	bubble(t, "of a Transport inside of this one", func(t *testing.T) {
+		s := serve(t, status())
+		inner, outer := breaker.New(breaker.Config{}), breaker.New(breaker.Config{})
+		inner.Isolate("moving the database")
+		spent := &tokens{}
+		client := &http.Client{Transport: newTransport(t, httpretry.Config{
+			Base:    s.transport(t, httpretry.Policy{Breaker: inner}),
+			Default: httpretry.Policy{Breaker: outer, Budget: spent},
+		})}
+		for range 10 {
+			if _, err := call(t, client, t.Context()); !classify.Of(err).Deferred {
+				t.Fatalf("error = %v, want that of the inner Transport", err)
 			}
-			if now := outer.Snapshot(time.Now()); now.State != breaker.Closed || now.Messages != 0 {
-				t.Errorf("the outer breaker heard of %d calls and is %v, want none: nothing was sent", now.Messages, now.State)
-			}
-			spent.want(t, 0, 0, 10)
-		})
+		}
+		wantState(t, outer, breaker.Closed)
+		wantHeard(t, outer, 0, 0) // nothing was sent
+		spent.want(t, 0, 0, 10)
 	})
-	t.Run("isolated", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := breaker.New(breaker.Config{})
-			b.Isolate("moving the database")
-			_, err := call(t, serve(t, status()).client(t, httpretry.Policy{Breaker: b}), t.Context())
-			if v := classify.Of(err); !v.Deferred || v.RetryAfter != time.Second || !strings.Contains(err.Error(), "moving the database") {
-				t.Errorf("error %v is %+v, want deferred for 1s with the reason", err, v)
-			}
-		})
+	bubble(t, "isolated", func(t *testing.T) {
+		b := breaker.New(breaker.Config{})
+		b.Isolate("moving the database")
+		_, err := call(t, serve(t, status()).client(t, httpretry.Policy{Breaker: b}), t.Context())
+		if v := classify.Of(err); !v.Deferred || v.RetryAfter != time.Second || !strings.Contains(err.Error(), "moving the database") {
+			t.Errorf("error %v is %+v, want deferred for 1s with the reason", err, v)
+		}
 	})
-	t.Run("off", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			codes := make([]int, 100)
-			for i := range codes {
-				codes[i] = 500
-			}
-			s := serve(t, status(codes...))
-			client := s.client(t, httpretry.Policy{NoBreaker: true, Retries: -1})
-			for range codes {
-				if code, err := call(t, client, t.Context()); code != 500 || err != nil {
-					t.Fatalf("%d, %v, want 500", code, err)
-				}
-			}
-		})
+	bubble(t, "off", func(t *testing.T) {
+		s := serve(t, status(slices.Repeat([]int{500}, 100)...))
+		client := s.client(t, httpretry.Policy{NoBreaker: true, Retries: -1})
+		for n := range 100 {
+			s.want(t, client, t.Context(), 500, n+1)
+		}
 	})
 }
 
 func TestWhatTheBreakerHears(t *testing.T) {
-	tests := []struct {
-		name           string
-		code, failures int
-	}{
-		{"200", 200, 0},
-		{"302", 302, 0},
-		{"404: the server is up", 404, 0},
-		{"409: the server is up", 409, 0},
-		{"401", 401, 1},
-		{"429", 429, 1},
-		{"500", 500, 1},
-		{"501", 501, 1},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := breaker.New(breaker.Config{})
-				resp, err := serve(t, status(tt.code)).transport(t, httpretry.Policy{Breaker: b, Retries: -1}).RoundTrip(request(t, t.Context(), "GET", nil))
-				if err != nil {
-					t.Fatal(err)
-				}
-				read(t, resp)
-				if s := b.Snapshot(time.Now()); s.Messages != 1 || s.Failures != tt.failures {
-					t.Errorf("%d calls with %d failures, want 1 and %d", s.Messages, s.Failures, tt.failures)
-				}
-			})
-		})
-	}
-	t.Run("errors", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+	for code, failures := range map[int]int{
+		200: 0,
+		302: 0,
+		404: 0, // the server is up
+		409: 0, // the server is up
+		401: 1,
+		429: 1,
+		500: 1,
+		501: 1,
+	} {
+		bubble(t, fmt.Sprint(code), func(t *testing.T) {
 			b := breaker.New(breaker.Config{})
-			s := serve(t, func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() })
-			client := s.client(t, httpretry.Policy{Breaker: b, Timeout: time.Minute})
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Second, cancel)
-			_, _ = call(t, client, ctx)
-			if s := b.Snapshot(time.Now()); s.Messages != 0 {
-				t.Errorf("a cancelled call: %d calls, want none", s.Messages)
-			}
-			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			_, _ = call(t, client, ctx)
-			if s := b.Snapshot(time.Now()); s.Messages != 1 || s.Failures != 1 {
-				t.Errorf("a call that took too long: %d calls with %d failures, want 1 and 1", s.Messages, s.Failures)
-			}
-			s.down.Store(true)
-			_, _ = call(t, client, t.Context())
-			if s := b.Snapshot(time.Now()); s.Messages != 3 || s.Failures != 3 {
-				t.Errorf("and two refused connections: %d calls with %d failures, want 3 and 3", s.Messages, s.Failures)
-			}
-			_, _ = client.Do(&http.Request{Method: "bad method", URL: request(t, t.Context(), "GET", nil).URL})
-			if s := b.Snapshot(time.Now()); s.Failures > 4 {
-				t.Errorf("and a request that cannot be: %d failures", s.Failures)
-			}
+			transport := serve(t, status(code)).transport(t, httpretry.Policy{Breaker: b, Retries: -1})
+			read(t, must(transport.RoundTrip(request(t, t.Context(), "GET", nil)))(t))
+			wantHeard(t, b, 1, failures)
 		})
+	}
+	bubble(t, "errors", func(t *testing.T) {
+		b := breaker.New(breaker.Config{})
+		s := serve(t, hangs)
+		client := s.client(t, httpretry.Policy{Breaker: b, Timeout: time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, _ = call(t, client, ctx)
+		wantHeard(t, b, 0, 0) // it was cancelled
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _ = call(t, client, ctx)
+		wantHeard(t, b, 1, 1) // it took too long
+		s.down.Store(true)
+		_, _ = call(t, client, t.Context())
+		wantHeard(t, b, 3, 3) // and two refused connections
+		_, _ = client.Do(&http.Request{Method: "bad method", URL: request(t, t.Context(), "GET", nil).URL})
+		if s := b.Snapshot(time.Now()); s.Failures > 4 {
+			t.Errorf("and a request that cannot be: %d failures", s.Failures)
+		}
 	})
+}
+
+// worker returns one that handles nothing yet.
+func worker(t *testing.T, c consumer.Config) (*memory.Broker, *consumer.Consumer) {
+	t.Helper()
+	broker := memory.New(memory.Options{})
+	c.DeadLetter, c.Logger = dlq.Suffix(".dead"), slog.New(slog.DiscardHandler)
+	return broker, must(consumer.New(broker, c))(t)
 }
 
 // world is a worker whose handler calls a service, with one budget for both and a
 // breaker for other calls.
 func world(t *testing.T, s *service, b *breaker.Breaker, spent budget.Pacer, handle func(*http.Client) consumer.Handler) (*memory.Broker, *consumer.Consumer) {
 	t.Helper()
-	broker := memory.New(memory.Options{})
-	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"),
-		Guard:      consumer.Guard{Budget: spent},
-		Logger:     slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	broker, c := worker(t, consumer.Config{Guard: consumer.Guard{Budget: spent}})
 	c.Handle("orders", handle(s.client(t, httpretry.Policy{Breaker: b, Budget: spent})))
 	return broker, c
 }
@@ -425,10 +324,13 @@ func works(t *testing.T, c *consumer.Consumer) (stop func()) {
 	}
 }
 
-// publish sends so many messages to topic.
+// publish sends n messages to topic, ten each second.
 func publish(t *testing.T, broker *memory.Broker, topic string, n int) {
 	t.Helper()
 	for i := range n {
+		if i > 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
 		if err := broker.Publish(t.Context(), topic, brokers.Message{ID: fmt.Sprint(topic, i)}); err != nil {
 			t.Fatal(err)
 		}
@@ -448,58 +350,6 @@ func charge(client *http.Client) consumer.Handler {
 		defer resp.Body.Close()
 		return httpretry.Check(resp)
 	}
-}
-
-// A worker and the calls of its handlers share a budget. The worker paces the
-// calls, so the breaker of the client hears nothing of the outage.
-func TestOutageUnderAConsumer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const messages, outage = 400, 2 * time.Minute
-		up := time.Now().Add(outage)
-		s := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
-			if time.Now().Before(up) {
-				w.WriteHeader(503)
-			}
-		})
-		b := breaker.New(breaker.Config{})
-		spent, err := budget.New(budget.Queue())
-		if err != nil {
-			t.Fatal(err)
-		}
-		broker, c := world(t, s, b, spent, charge)
-		stop := works(t, c)
-		for i := range messages {
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: fmt.Sprint(i)}); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		time.Sleep(time.Hour)
-		stop()
-
-		keys, during := map[string]bool{}, 0
-		for _, r := range s.got() {
-			keys[r.header.Get("Idempotency-Key")] = true
-			if r.at.Before(up) {
-				during++
-			}
-		}
-		if len(keys) != messages || keys[""] {
-			t.Errorf("%d keys arrived, want one for each of %d messages", len(keys), messages)
-		}
-		if during > 300 { // a probe a second and its retry, and the calls before the limit fell
-			t.Errorf("%d calls during the outage, want few: the limit of the worker falls to probes", during)
-		}
-		if now := b.Snapshot(time.Now()); now.State != breaker.Closed || now.Messages != 0 {
-			t.Errorf("the breaker has heard %+v, want nothing", now)
-		}
-		if dead := broker.Messages("orders.dead"); len(dead) > 0 {
-			t.Errorf("%d dead letters of an outage, want none", len(dead))
-		}
-		if left := broker.Messages("orders"); len(left) > 0 {
-			t.Errorf("%d messages are left an hour after the outage", len(left))
-		}
-	})
 }
 
 func TestHandlerSharesItsCount(t *testing.T) {
@@ -523,35 +373,25 @@ func TestHandlerSharesItsCount(t *testing.T) {
 // switched off.
 func TestHandlerOfAnotherDependency(t *testing.T) {
 	for name, other := range map[string]consumer.Guard{"another budget": {}, "off": {Off: true}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := serve(t, status())
-				spent, b := &tokens{}, breaker.New(breaker.Config{})
-				broker := memory.New(memory.Options{})
-				if other.Off {
-					other.Budget = spent
-				}
-				c, err := consumer.New(broker, consumer.Config{
-					DeadLetter: dlq.Suffix(".dead"),
-					Guards:     map[string]consumer.Guard{"payments": {Budget: spent}, "mails": other},
-					Logger:     slog.New(slog.DiscardHandler),
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				client := s.client(t, httpretry.Policy{Breaker: b, Budget: spent})
-				c.Handle("mails", charge(client))
-				c.Handle("orders", charge(client), consumer.Topic{Dependency: "payments"})
-				stop := works(t, c)
-				b.Isolate("test")
-				publish(t, broker, "orders", 1)
-				publish(t, broker, "mails", 1)
-				time.Sleep(time.Minute)
-				stop()
-				if n := len(s.got()); n != 1 {
-					t.Errorf("%d calls arrived, want the one for the order", n)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			s := serve(t, status())
+			spent, b := &tokens{}, breaker.New(breaker.Config{})
+			if other.Off {
+				other.Budget = spent
+			}
+			broker, c := worker(t, consumer.Config{Guards: map[string]consumer.Guard{"payments": {Budget: spent}, "mails": other}})
+			client := s.client(t, httpretry.Policy{Breaker: b, Budget: spent})
+			c.Handle("mails", charge(client))
+			c.Handle("orders", charge(client), consumer.Topic{Dependency: "payments"})
+			stop := works(t, c)
+			b.Isolate("test")
+			publish(t, broker, "orders", 1)
+			publish(t, broker, "mails", 1)
+			time.Sleep(time.Minute)
+			stop()
+			if n := len(s.got()); n != 1 {
+				t.Errorf("%d calls arrived, want the one for the order", n)
+			}
 		})
 	}
 }
@@ -575,9 +415,7 @@ func TestCallsOfAMessageCountAsOne(t *testing.T) {
 			publish(t, broker, "orders", 1)
 			time.Sleep(time.Minute)
 			stop()
-			if now := b.Snapshot(time.Now()); now.Messages != failures || now.Failures != failures {
-				t.Errorf("after 3 calls of one message that end with %d: %+v, want %d failures", code, now, failures)
-			}
+			wantHeard(t, b, failures, failures)
 		})
 	}
 }
@@ -612,9 +450,8 @@ func TestCallsForWhatWasSentBack(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		send(100)
-		if state := gate.Snapshot(time.Now()); state.State != breaker.Closed || state.Messages != 0 {
-			t.Errorf("the breaker has seen %+v, want nothing", state)
-		}
+		wantState(t, gate, breaker.Closed)
+		wantHeard(t, gate, 0, 0)
 		gate.Isolate("test")
 		gate.Restore(time.Now())
 		before := gate.Snapshot(time.Now())
@@ -624,9 +461,7 @@ func TestCallsForWhatWasSentBack(t *testing.T) {
 		}
 		up.Store(true)
 		send(1)
-		if state := gate.Snapshot(time.Now()).State; state != breaker.Closed {
-			t.Errorf("after a probe for it succeeded the breaker is %v", state)
-		}
+		wantState(t, gate, breaker.Closed)
 		stop()
 		spent.want(t, 0, 0, 0)
 		tokens.want(t, 0, 0, 0)

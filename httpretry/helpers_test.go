@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/httpretry"
@@ -100,22 +102,28 @@ func serve(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, n i
 func (s *service) got() []seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]seen(nil), s.requests...)
+	return slices.Clone(s.requests)
 }
 
 // transport returns a Transport to the service.
 func (s *service) transport(t *testing.T, p httpretry.Policy) *httpretry.Transport {
 	t.Helper()
-	transport, err := httpretry.New(httpretry.Config{Base: s.base, Default: p})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return transport
+	return newTransport(t, httpretry.Config{Base: s.base, Default: p})
 }
 
 func (s *service) client(t *testing.T, p httpretry.Policy) *http.Client {
 	t.Helper()
 	return &http.Client{Transport: s.transport(t, p)}
+}
+
+// want has the client make a GET, and checks the status of the answer and how many
+// requests have arrived in all.
+func (s *service) want(t *testing.T, client *http.Client, ctx context.Context, status, requests int) {
+	t.Helper()
+	got, err := call(t, client, ctx)
+	if n := len(s.got()); got != status || err != nil || n != requests {
+		t.Errorf("got status %d, error %v and %d requests, want status %d and %d requests", got, err, n, status, requests)
+	}
 }
 
 // status answers the first requests with codes, and all others with 200.
@@ -130,13 +138,39 @@ func status(codes ...int) func(http.ResponseWriter, *http.Request, int) {
 	}
 }
 
+// hangs answers nothing until the client gives up.
+func hangs(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }
+
 const place = "http://bank.example/charges"
+
+// must returns what a call gives that must not fail.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// bubble runs a subtest in virtual time.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
 
 func request(t *testing.T, ctx context.Context, method string, body io.Reader) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, method, place, body)
-	if err != nil {
-		t.Fatal(err)
+	return must(http.NewRequestWithContext(ctx, method, place, body))(t)
+}
+
+// keyed is a request with an Idempotency-Key, unless that is empty.
+func keyed(t *testing.T, method, key string, body io.Reader) *http.Request {
+	t.Helper()
+	req := request(t, t.Context(), method, body)
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
 	}
 	return req
 }
@@ -148,11 +182,18 @@ func text(s string) io.Reader { return struct{ io.Reader }{strings.NewReader(s)}
 func read(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	return string(must(io.ReadAll(resp.Body))(t))
+}
+
+// call makes a GET and returns the status, 0 for an error.
+func call(t *testing.T, client *http.Client, ctx context.Context) (int, error) {
+	t.Helper()
+	resp, err := client.Do(request(t, ctx, "GET", nil))
 	if err != nil {
-		t.Fatalf("read the response: %v", err)
+		return 0, err
 	}
-	return string(body)
+	read(t, resp)
+	return resp.StatusCode, nil
 }
 
 // base is a RoundTripper in a function.
@@ -167,9 +208,5 @@ func answer(req *http.Request, status int, body string) *http.Response {
 
 func newTransport(t *testing.T, c httpretry.Config) *httpretry.Transport {
 	t.Helper()
-	transport, err := httpretry.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return transport
+	return must(httpretry.New(c))(t)
 }

@@ -20,103 +20,62 @@ import (
 	"github.com/redrive-go/redrive/retry/breaker"
 )
 
-// flood is a body of n bytes that counts what is read of it.
-type flood struct {
-	n, read, closed int64
-}
-
-func (f *flood) Read(p []byte) (int, error) {
-	if f.read >= f.n {
-		return 0, io.EOF
-	}
-	m := min(int64(len(p)), f.n-f.read)
-	copy(p, bytes.Repeat([]byte("["), int(m)))
-	f.read += m
-	return int(m), nil
-}
-
-func (f *flood) Close() error { f.closed++; return nil }
-
 // flooding answers with bodies of 100 MB that claim to be a problem.
-func flooding(bodies *[]*flood, code int) base {
+func flooding(bodies *[]*closer, code int) base {
 	return func(req *http.Request) (*http.Response, error) {
-		f := &flood{n: 100 << 20}
-		*bodies = append(*bodies, f)
+		body := &closer{Reader: io.LimitReader(readerFunc(func(p []byte) (int, error) { return copy(p, bytes.Repeat([]byte("["), len(p))), nil }), 100<<20)}
+		*bodies = append(*bodies, body)
 		resp := answer(req, code, "")
 		resp.Header.Set("Content-Type", "application/problem+json")
-		resp.Body = f
+		resp.Body = body
 		return resp, nil
 	}
 }
 
 func TestAttackHugeProblem(t *testing.T) {
 	for _, rules := range [][]classify.Rule{nil, {httpretry.ProblemTypes(map[string]classify.Class{"x": classify.ClassPoison})}} {
-		t.Run(fmt.Sprintf("%d rules", len(rules)), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var bodies []*flood
-				transport := newTransport(t, httpretry.Config{Base: flooding(&bodies, 503), Default: httpretry.Policy{Rules: rules}})
-				resp, err := transport.RoundTrip(request(t, t.Context(), "GET", nil))
-				if err != nil {
-					t.Fatal(err)
+		bubble(t, fmt.Sprintf("%d rules", len(rules)), func(t *testing.T) {
+			var bodies []*closer
+			transport := newTransport(t, httpretry.Config{Base: flooding(&bodies, 503), Default: httpretry.Policy{Rules: rules}})
+			resp := must(transport.RoundTrip(request(t, t.Context(), "GET", nil)))(t)
+			err := httpretry.Check(resp)
+			var failed *classify.HTTPError
+			if !errors.As(err, &failed) || failed.Status != 503 {
+				t.Errorf("Check = %v, want an HTTPError", err)
+			}
+			if len(bodies) != 2 {
+				t.Fatalf("%d attempts, want 2", len(bodies))
+			}
+			for i, b := range bodies {
+				if read, closed := b.read.Load(), b.closed.Load(); read > 64<<10 || closed != 1 {
+					t.Errorf("of response %d, %d bytes were read, and it was closed %d times; want at most 64 KiB, and once", i+1, read, closed)
 				}
-				err = httpretry.Check(resp)
-				var failed *classify.HTTPError
-				if !errors.As(err, &failed) || failed.Status != 503 {
-					t.Errorf("Check = %v, want an HTTPError", err)
-				}
-				if len(bodies) != 2 {
-					t.Fatalf("%d attempts, want 2", len(bodies))
-				}
-				for i, b := range bodies {
-					if b.read > 64<<10 || b.closed != 1 {
-						t.Errorf("of response %d, %d bytes were read, and it was closed %d times; want at most 64 KiB, and once", i+1, b.read, b.closed)
-					}
-				}
-			})
+			}
 		})
-	}
-}
-
-func problem(kind string) func(http.ResponseWriter, *http.Request, int) {
-	return func(w http.ResponseWriter, _ *http.Request, n int) {
-		if n > 1 {
-			return
-		}
-		w.Header().Set("Content-Type", "application/problem+json; charset=utf-8")
-		w.WriteHeader(422)
-		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "title": "No", "padding": strings.Repeat("x", 1000)})
 	}
 }
 
 func TestProblemTypes(t *testing.T) {
 	rules := []classify.Rule{httpretry.ProblemTypes(map[string]classify.Class{"https://bank.example/upstream": classify.ClassTransient})}
-	tests := []struct {
-		kind string
-		sent int
-	}{
-		{"https://bank.example/upstream", 2},
-		{"https://bank.example/validation", 1},
-	}
-	for _, tt := range tests {
-		t.Run(tt.kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := serve(t, problem(tt.kind))
-				resp, err := s.client(t, httpretry.Policy{Rules: rules}).Do(request(t, t.Context(), "GET", nil))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := len(s.got()); got != tt.sent {
-					t.Errorf("sent %d times, want %d", got, tt.sent)
-				}
-				if tt.sent == 2 {
-					read(t, resp)
-					return
-				}
-				var failed *classify.HTTPError
-				if err := httpretry.Check(resp); !errors.As(err, &failed) || failed.Type != tt.kind || failed.Title != "No" {
-					t.Errorf("Check = %+v, want the problem, though the rules have read it", err)
+	for kind, sent := range map[string]int{"https://bank.example/upstream": 2, "https://bank.example/validation": 1} {
+		bubble(t, kind, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+				if n == 1 {
+					w.Header().Set("Content-Type", "application/problem+json; charset=utf-8")
+					w.WriteHeader(422)
+					_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "title": "No", "padding": strings.Repeat("x", 1000)})
 				}
 			})
+			resp := must(s.client(t, httpretry.Policy{Rules: rules}).Do(request(t, t.Context(), "GET", nil)))(t)
+			defer resp.Body.Close()
+			if got := len(s.got()); got != sent {
+				t.Errorf("sent %d times, want %d", got, sent)
+			}
+			err := httpretry.Check(resp)
+			failed, ok := errors.AsType[*classify.HTTPError](err)
+			if ok != (sent == 1) || ok && (failed.Type != kind || failed.Title != "No") {
+				t.Errorf("Check = %+v, want the problem, if there is one, though the rules have read it", err)
+			}
 		})
 	}
 }
@@ -132,15 +91,12 @@ func TestCutProblem(t *testing.T) {
 		}),
 		Default: httpretry.Policy{Rules: []classify.Rule{always(classify.ClassPoison)}},
 	})
-	resp, err := transport.RoundTrip(request(t, t.Context(), "GET", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must(transport.RoundTrip(request(t, t.Context(), "GET", nil)))(t)
+	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if string(body) != "start" || !errors.Is(err, errCut) {
 		t.Errorf("read %q, %v, want what there was, and the cut", body, err)
 	}
-	resp.Body.Close()
 }
 
 type readerFunc func([]byte) (int, error)
@@ -153,10 +109,7 @@ func TestCutBody(t *testing.T) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "half")
 		})
-		resp, err := s.client(t, httpretry.Policy{}).Do(request(t, t.Context(), "GET", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must(s.client(t, httpretry.Policy{}).Do(request(t, t.Context(), "GET", nil)))(t)
 		body, err := io.ReadAll(resp.Body)
 		if string(body) != "half" || !errors.Is(err, io.ErrUnexpectedEOF) || len(s.got()) != 1 {
 			t.Errorf("read %q, %v after %d requests, want the cut as it is", body, err, len(s.got()))
@@ -176,9 +129,9 @@ func TestAttackSlowRest(t *testing.T) {
 			}
 		})
 		began := time.Now()
-		code, err := call(t, s.client(t, httpretry.Policy{}), t.Context())
-		if took := time.Since(began); code != 200 || err != nil || took > 200*time.Millisecond {
-			t.Errorf("status %d, %v after %v, want 200 within 200ms", code, err, took)
+		s.want(t, s.client(t, httpretry.Policy{}), t.Context(), 200, 2)
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("took %v, want at most 200ms", took)
 		}
 	})
 }
@@ -200,13 +153,8 @@ func TestRedirectKeepsTheBody(t *testing.T) {
 				http.Redirect(w, r, place+"/here", http.StatusTemporaryRedirect)
 			}
 		})
-		req := request(t, t.Context(), "POST", strings.NewReader("hello"))
-		req.Header.Set("Idempotency-Key", "k1")
-		resp, err := s.client(t, httpretry.Policy{}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		read(t, resp)
+		req := keyed(t, "POST", "k1", strings.NewReader("hello"))
+		read(t, must(s.client(t, httpretry.Policy{}).Do(req))(t))
 		for i, r := range s.got() {
 			if r.body != "hello" || r.header.Get("Idempotency-Key") != "k1" {
 				t.Errorf("request %d: body %q with key %q", i+1, r.body, r.header.Get("Idempotency-Key"))
@@ -232,7 +180,6 @@ func TestAttackRedirect(t *testing.T) {
 					Key:       func(*http.Request) string { return "k1" },
 					Propagate: func(_ context.Context, h http.Header) { h.Set("traceparent", "t1") },
 				},
-
 				Base: base(func(req *http.Request) (*http.Response, error) {
 					got = append(got, req.Header)
 					if len(got) > 1 {
@@ -244,11 +191,7 @@ func TestAttackRedirect(t *testing.T) {
 				}),
 			})
 			req := request(t, t.Context(), "POST", strings.NewReader("hello"))
-			resp, err := (&http.Client{Transport: transport}).Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			read(t, resp)
+			read(t, must((&http.Client{Transport: transport}).Do(req))(t))
 			if len(got) != 2 || got[0].Get("Idempotency-Key") != "k1" || got[0].Get("traceparent") != "t1" {
 				t.Fatalf("headers %v, want two requests, the first with key and trace", got)
 			}
@@ -318,14 +261,10 @@ func TestRace(t *testing.T) {
 				req, err := http.NewRequestWithContext(t.Context(), "PUT", fmt.Sprintf("http://host%d.example/", (i*j)%150), text("body"))
 				if err != nil {
 					t.Error(err)
-					return
+				} else if resp, err := client.Do(req); err == nil {
+					_ = httpretry.Check(resp)
+					resp.Body.Close()
 				}
-				resp, err := client.Do(req)
-				if err != nil {
-					continue
-				}
-				_ = httpretry.Check(resp)
-				resp.Body.Close()
 			}
 		})
 	}
@@ -338,14 +277,7 @@ func TestDependenciesAreBounded(t *testing.T) {
 		Default: httpretry.Policy{Retries: -1},
 	})
 	get := func(host string) error {
-		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+host+"/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := transport.RoundTrip(req)
-		if err == nil {
-			resp.Body.Close()
-		}
+		_, err := transport.RoundTrip(must(http.NewRequestWithContext(t.Context(), "GET", "http://"+host+"/", nil))(t))
 		return err
 	}
 	for i := range 100 {

@@ -54,15 +54,13 @@ func TestProblemTypesOfErrors(t *testing.T) {
 		{"no problem at all", io.EOF, classify.ClassUnknown, "io.EOF", ""},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			v := classify.Of(tt.err, rule)
-			if v.Class != tt.class || v.Rule != tt.rule || v.Code != tt.code {
-				t.Errorf("Of = %+v, want %s by %q, code %q", v, tt.class, tt.rule, tt.code)
-			}
-			if plain := classify.Of(tt.err); tt.code == "500" && (!v.Ambiguous || v.RetryAfter != plain.RetryAfter) {
-				t.Errorf("Of = %+v, want Ambiguous and RetryAfter of the status, as in %+v", v, plain)
-			}
-		})
+		v := classify.Of(tt.err, rule)
+		if v.Class != tt.class || v.Rule != tt.rule || v.Code != tt.code {
+			t.Errorf("%s: Of = %+v, want %s by %q, code %q", tt.name, v, tt.class, tt.rule, tt.code)
+		}
+		if plain := classify.Of(tt.err); tt.code == "500" && (!v.Ambiguous || v.RetryAfter != plain.RetryAfter) {
+			t.Errorf("%s: Of = %+v, want Ambiguous and RetryAfter of the status, as in %+v", tt.name, v, plain)
+		}
 	}
 	for _, err := range []error{circle{}, (*classify.HTTPError)(nil)} {
 		if got := classify.Of(err, rule); got.Class != classify.ClassUnknown {
