@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -23,53 +22,51 @@ func TestAttackForeignIdempotencyKeys(t *testing.T) {
 		namespace func(*brokers.Message) string
 		handled   int
 	}{"by producer": {producer, 100}, "shared": {nil, 0}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish := func(user, body string, i int) {
-					m := brokers.Message{Body: []byte(body), Headers: brokers.Headers{
-						{Name: "user-id", Value: user}, {Name: "Idempotency-Key", Value: fmt.Sprint("order-", i)}}}
-					if err := broker.Publish(t.Context(), "orders", m); err != nil {
-						t.Fatal(err)
-					}
-				}
-				once, err := idempotency.Once(idempotency.NewMemory(0), idempotency.Options{
-					Retention: time.Hour, Redrive: -1, Namespace: tt.namespace})
-				if err != nil {
+		bubble(t, name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			publish := func(user, body string, i int) {
+				m := brokers.Message{Body: []byte(body), Headers: brokers.Headers{
+					{Name: "user-id", Value: user}, {Name: "Idempotency-Key", Value: fmt.Sprint("order-", i)}}}
+				if err := broker.Publish(t.Context(), "orders", m); err != nil {
 					t.Fatal(err)
 				}
-				var mu sync.Mutex
-				handled := map[string]int{}
-				stop := start(t, broker, once(func(_ context.Context, m *brokers.Message) error {
-					mu.Lock()
-					defer mu.Unlock()
-					handled[m.Headers.Get("user-id")+m.Headers.Get("Idempotency-Key")]++
-					return nil
-				}), nil)
-				for i := range 100 {
-					publish("mallory", []string{"order", "nonsense"}[i%2], i)
+			}
+			once, err := idempotency.Once(idempotency.NewMemory(0), idempotency.Options{
+				Retention: time.Hour, Redrive: -1, Namespace: tt.namespace})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			handled := map[string]int{}
+			stop := start(t, broker, once(func(_ context.Context, m *brokers.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				handled[m.Headers.Get("user-id")+m.Headers.Get("Idempotency-Key")]++
+				return nil
+			}))
+			for i := range 100 {
+				publish("mallory", []string{"order", "nonsense"}[i%2], i)
+				time.Sleep(time.Second)
+				for range 2 { // of which one is a duplicate
+					publish("shop", "order", i)
 					time.Sleep(time.Second)
-					for range 2 { // of which one is a duplicate
-						publish("shop", "order", i)
-						time.Sleep(time.Second)
-					}
 				}
-				stop()
-				n := 0
-				for i := range 100 {
-					runs := handled[fmt.Sprint("shoporder-", i)]
-					n += runs
-					if runs > 1 {
-						t.Errorf("order %d was handled %d times", i, runs)
-					}
+			}
+			stop()
+			n := 0
+			for i := range 100 {
+				runs := handled[fmt.Sprint("shoporder-", i)]
+				n += runs
+				if runs > 1 {
+					t.Errorf("order %d was handled %d times", i, runs)
 				}
-				if n != tt.handled {
-					t.Errorf("%d of 100 orders handled, want %d", n, tt.handled)
-				}
-				if dead := broker.Len("orders.dead"); tt.namespace != nil && dead != 0 {
-					t.Errorf("%d dead letters, want none", dead)
-				}
-			})
+			}
+			if n != tt.handled {
+				t.Errorf("%d of 100 orders handled, want %d", n, tt.handled)
+			}
+			if dead := broker.Len("orders.dead"); tt.namespace != nil && dead != 0 {
+				t.Errorf("%d dead letters, want none", dead)
+			}
 		})
 	}
 }

@@ -50,9 +50,7 @@ func (b *batched) want(t *testing.T, calls ...string) {
 func wrapBatch(t *testing.T, s idempotency.Store, h consumer.BatchHandler) consumer.BatchHandler {
 	t.Helper()
 	once, err := idempotency.OnceBatch(s, idempotency.Options{Retention: week, Redrive: week, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return once(h)
 }
 
@@ -88,30 +86,13 @@ func TestBatchWithDuplicates(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("the batch waited for %v, want none to hold up the others", took)
 		}
-		for _, err := range handle(t.Context(), orders("b", "a")) {
-			if err != nil {
-				t.Errorf("a duplicate fails: %v", err)
-			}
-		}
+		ok(t, errors.Join(handle(t.Context(), orders("b", "a"))...))
 		handle(t.Context(), orders("c", "a"))
 		if h.calls[0] == "b+a" { // either of the two
 			h.calls[0] = "a+b"
 		}
 		h.want(t, "a+b", "c")
 	})
-}
-
-// distant is a Store that is a second away.
-type distant struct{ *idempotency.Memory }
-
-func (s distant) Begin(ctx context.Context, c idempotency.Claim, lease time.Duration) (idempotency.Record, error) {
-	time.Sleep(time.Second)
-	return s.Memory.Begin(ctx, c, lease)
-}
-
-func (s distant) Complete(ctx context.Context, c idempotency.Claim, ttl time.Duration) error {
-	time.Sleep(time.Second)
-	return s.Memory.Complete(ctx, c, ttl)
 }
 
 // TestBatchAsksForManyAtOnce counts the round trips, of a second each.
@@ -121,13 +102,9 @@ func TestBatchAsksForManyAtOnce(t *testing.T) {
 		for i := range 40 {
 			ids = append(ids, fmt.Sprintf("order-%d", i))
 		}
-		s := distant{idempotency.NewMemory(0)}
+		s := newFaulty(func(string, int) error { time.Sleep(time.Second); return nil })
 		began := time.Now()
-		for _, err := range wrapBatch(t, s, (&batched{}).handle)(t.Context(), orders(ids...)) {
-			if err != nil {
-				t.Error(err)
-			}
-		}
+		ok(t, errors.Join(wrapBatch(t, s, (&batched{}).handle)(t.Context(), orders(ids...))...))
 		if took := time.Since(began); took != 6*time.Second {
 			t.Errorf("40 messages took %v, want 3s to claim and 3s to record them", took)
 		}
@@ -170,25 +147,12 @@ func TestFailedBatchIsNotRecorded(t *testing.T) {
 				return nil
 			}
 			handle := wrapBatch(t, idempotency.NewMemory(0), h.handle)
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				defer func() {
-					if v := recover(); (v != nil) != (name == "panic") {
-						t.Errorf("recovered %v", v)
-					}
-				}()
-				for i, err := range handle(t.Context(), orders("a", "b")) {
-					if err == nil {
-						t.Errorf("message %d of 2 succeeded", i)
-					}
+			apart(t, name == "panic", func() {
+				if got := handle(t.Context(), orders("a", "b")); slices.Contains(got, nil) {
+					t.Errorf("results %v, want no success", got)
 				}
 			})
-			wg.Wait()
-			for i, err := range handle(t.Context(), orders("a", "b")) {
-				if err != nil {
-					t.Errorf("message %d fails when it comes back: %v", i, err)
-				}
-			}
+			ok(t, errors.Join(handle(t.Context(), orders("a", "b"))...))
 			h.want(t, "a+b", "a+b")
 		})
 	}
@@ -217,29 +181,27 @@ func (s *robbed) Begin(ctx context.Context, c idempotency.Claim, lease time.Dura
 // TestBatchLosesClaims lets a handler run for longer than its claims last.
 func TestBatchLosesClaims(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		t.Run(fmt.Sprintf("all=%v", all), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &robbed{Memory: idempotency.NewMemory(0), gone: []string{"orders:a"}, began: map[string]int{}}
-				if all {
-					s.gone = append(s.gone, "orders:b")
+		bubble(t, fmt.Sprintf("all=%v", all), func(t *testing.T) {
+			s := &robbed{Memory: idempotency.NewMemory(0), gone: []string{"orders:a"}, began: map[string]int{}}
+			if all {
+				s.gone = append(s.gone, "orders:b")
+			}
+			hold(t, s.Memory, "orders:elsewhere", "other", time.Hour)
+			h := &batched{then: func(ctx context.Context, ids []string) []error {
+				time.Sleep(time.Minute)
+				if ended := errors.Is(context.Cause(ctx), idempotency.ErrClaimLost); ended != all {
+					t.Errorf("the context ended: %v (%v), want %v", ended, context.Cause(ctx), all)
 				}
-				hold(t, s.Memory, "orders:elsewhere", "other", time.Hour)
-				h := &batched{then: func(ctx context.Context, ids []string) []error {
-					time.Sleep(time.Minute)
-					if ended := errors.Is(context.Cause(ctx), idempotency.ErrClaimLost); ended != all {
-						t.Errorf("the context ended: %v (%v), want %v", ended, context.Cause(ctx), all)
-					}
-					return []error{errBusy, errBusy}
-				}}
-				got := wrapBatch(t, s, h.handle)(t.Context(), orders("a", "b", "elsewhere"))
-				h.want(t, "a+b")
-				wantUncounted(t, got[0], idempotency.ErrClaimLost)
-				if all {
-					wantUncounted(t, got[1], idempotency.ErrClaimLost)
-				} else if !errors.Is(got[1], errBusy) || classify.Of(got[1]).Deferred {
-					t.Errorf("b: %v, want the error of the handler, which counts", got[1])
-				}
-			})
+				return []error{errBusy, errBusy}
+			}}
+			got := wrapBatch(t, s, h.handle)(t.Context(), orders("a", "b", "elsewhere"))
+			h.want(t, "a+b")
+			wantUncounted(t, got[0], idempotency.ErrClaimLost)
+			if all {
+				wantUncounted(t, got[1], idempotency.ErrClaimLost)
+			} else if !errors.Is(got[1], errBusy) || classify.Of(got[1]).Deferred {
+				t.Errorf("b: %v, want the error of the handler, which counts", got[1])
+			}
 		})
 	}
 }
@@ -279,9 +241,7 @@ func TestBatchesInThePipeline(t *testing.T) {
 					m.ID = fmt.Sprintf("order-%d-%d", i, round)
 					m.Headers = brokers.Headers{{Name: "redrive-idempotency-key", Value: fmt.Sprintf("order-%d", i)}}
 				}
-				if err := broker.Publish(t.Context(), "orders", m); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, broker.Publish(t.Context(), "orders", m))
 			}
 		}
 		var mu sync.Mutex
@@ -309,9 +269,7 @@ func TestBatchesInThePipeline(t *testing.T) {
 		}), consumer.Topic{BatchSize: 16, BatchWait: time.Second})
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer stop()
-		if err := worker.Run(ctx); err != nil {
-			t.Error(err)
-		}
+		ok(t, worker.Run(ctx))
 		for i := range n {
 			if key := fmt.Sprintf("order-%d", i); done[key] != 1 {
 				t.Errorf("%s was handled %d times, want once", key, done[key])

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,17 +36,10 @@ func TestLeaseIsExtended(t *testing.T) {
 		h := &counted{then: tenMinutes}
 		handle, _ := wrap(t, s, h.handle, nil)
 		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := handle(t.Context(), order("order-7", "x")); err != nil {
-				t.Error(err)
-			}
-		})
+		wg.Go(func() { ok(t, handle(t.Context(), order("order-7", "x"))) })
 		for range 59 {
 			time.Sleep(10 * time.Second)
-			r, err := s.Memory.Begin(t.Context(), idempotency.Claim{Key: "orders:order-7", Token: "other"}, time.Hour)
-			if err != nil || r.State != idempotency.InProgress {
-				t.Fatalf("another worker is told %q, %v", r.State, err)
-			}
+			wantHeld(t, s.Memory, "orders:order-7")
 		}
 		wg.Wait()
 		calls := s.calls["Begin"]
@@ -58,55 +52,51 @@ func TestLeaseIsExtended(t *testing.T) {
 
 // TestClaimIsLost gives the key to another run while the handler is running.
 func TestClaimIsLost(t *testing.T) {
-	tests := []struct {
-		name string
-		end  error // of the handler, whose context has ended
-	}{
-		{"handler stops", context.Canceled},
-		{"handler fails in another way", errBusy},
-		{"handler succeeds all the same", nil},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				down := false
-				s := newFaulty(func(string, int) error {
-					if down {
-						return errDown
-					}
-					return nil
-				})
-				h := &counted{then: func(ctx context.Context, _ int) error {
-					s.mu.Lock()
-					down = true
-					s.mu.Unlock()
-					began := time.Now()
-					<-ctx.Done()
-					if took := time.Since(began); took > 30*time.Second {
-						t.Errorf("the context ended after %s, want at most the lease of 30s", took)
-					}
-					if !errors.Is(context.Cause(ctx), idempotency.ErrClaimLost) {
-						t.Errorf("the cause is %v, want ErrClaimLost", context.Cause(ctx))
-					}
-					time.Sleep(time.Second)
-					hold(t, s.Memory, "orders:order-7", "other", time.Hour)
-					s.mu.Lock()
-					down = false
-					s.mu.Unlock()
-					return tt.end
-				}}
-				handle, _ := wrap(t, s, h.handle, nil)
-				err := handle(t.Context(), order("order-7", "x"))
-				wantUncounted(t, err, idempotency.ErrClaimLost)
-				if tt.end != nil && !errors.Is(err, tt.end) {
-					t.Errorf("%v does not tell what the handler returned", err)
+	for name, end := range map[string]error{ // of the handler, whose context has ended
+		"handler stops":                 context.Canceled,
+		"handler fails in another way":  errBusy,
+		"handler succeeds all the same": nil,
+	} {
+		bubble(t, name, func(t *testing.T) {
+			var down atomic.Bool
+			s := newFaulty(func(string, int) error {
+				if down.Load() {
+					return errDown
 				}
-				r, err := s.Begin(t.Context(), idempotency.Claim{Key: "orders:order-7", Token: "third"}, time.Hour)
-				if err != nil || r.State != idempotency.InProgress {
-					t.Errorf("after that the key is %q, %v, want it still with the other run", r.State, err)
-				}
+				return nil
 			})
+			h := &counted{then: func(ctx context.Context, _ int) error {
+				down.Store(true)
+				began := time.Now()
+				<-ctx.Done()
+				if took := time.Since(began); took > 30*time.Second {
+					t.Errorf("the context ended after %s, want at most the lease of 30s", took)
+				}
+				if cause := context.Cause(ctx); !errors.Is(cause, idempotency.ErrClaimLost) {
+					t.Errorf("the cause is %v, want ErrClaimLost", cause)
+				}
+				time.Sleep(time.Second)
+				hold(t, s.Memory, "orders:order-7", "other", time.Hour)
+				down.Store(false)
+				return end
+			}}
+			handle, _ := wrap(t, s, h.handle, nil)
+			err := handle(t.Context(), order("order-7", "x"))
+			wantUncounted(t, err, idempotency.ErrClaimLost)
+			if end != nil && !errors.Is(err, end) {
+				t.Errorf("%v does not tell what the handler returned", err)
+			}
+			wantHeld(t, s, "orders:order-7")
 		})
+	}
+}
+
+// wantHeld checks that another run cannot claim a key.
+func wantHeld(t *testing.T, s idempotency.Store, key string) {
+	t.Helper()
+	r, err := s.Begin(t.Context(), idempotency.Claim{Key: key, Token: "third"}, time.Hour)
+	if err != nil || r.State != idempotency.InProgress {
+		t.Fatalf("the key is %q, %v, want it held", r.State, err)
 	}
 }
 
@@ -115,66 +105,33 @@ func TestClaimIsLost(t *testing.T) {
 func TestClaimIsTaken(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := idempotency.NewMemory(0)
-			slow := &standing{Store: s}
+			awake := make(chan struct{})
+			s := newFaulty(func(call string, nth int) error {
+				if call == "Begin" && nth == 2 {
+					<-awake
+				}
+				return nil
+			})
 			h := &counted{then: func(ctx context.Context, _ int) error {
-				other := idempotency.Claim{Key: "orders:order-7", Token: "other"}
 				time.Sleep(time.Minute)
-				if r, err := s.Begin(t.Context(), other, time.Hour); err != nil || r.State != idempotency.Claimed {
-					t.Errorf("Begin of the other = %+v, %v", r, err)
-				}
+				hold(t, s.Memory, "orders:order-7", "other", time.Hour)
 				if done {
-					if err := s.Complete(t.Context(), other, time.Hour); err != nil {
-						t.Error(err)
-					}
+					ok(t, s.Memory.Complete(t.Context(), idempotency.Claim{Key: "orders:order-7", Token: "other"}, time.Hour))
 				}
-				slow.wake()
+				close(awake)
 				<-ctx.Done()
 				return context.Cause(ctx)
 			}}
-			handle, _ := wrap(t, slow, h.handle, nil)
+			handle, _ := wrap(t, s, h.handle, nil)
 			wantUncounted(t, handle(t.Context(), order("order-7", "x")), idempotency.ErrClaimLost)
-			err := handle(t.Context(), order("order-7", "x"))
-			if done && err != nil {
-				t.Errorf("when it comes back: %v, want it skipped", err)
-			} else if !done {
+			if err := handle(t.Context(), order("order-7", "x")); done {
+				ok(t, err) // it is skipped
+			} else {
 				wantUncounted(t, err, idempotency.ErrInProgress)
 			}
 			h.want(t, "order-7", 1)
 		})
 	}
-}
-
-// standing is a Store whose extensions reach it only after wake.
-type standing struct {
-	idempotency.Store
-
-	mu    sync.Mutex
-	calls int
-	awake chan struct{}
-}
-
-func (s *standing) gate() (calls int, awake chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.awake == nil {
-		s.awake = make(chan struct{})
-	}
-	s.calls++
-	return s.calls, s.awake
-}
-
-func (s *standing) wake() {
-	_, awake := s.gate()
-	close(awake)
-}
-
-func (s *standing) Begin(ctx context.Context, c idempotency.Claim, lease time.Duration) (idempotency.Record, error) {
-	if calls, awake := s.gate(); calls > 1 {
-		<-awake
-		ctx = context.WithoutCancel(ctx)
-	}
-	return s.Store.Begin(ctx, c, lease)
 }
 
 // TestNobodyTookOver is about a store that was away for longer than the lease,
@@ -191,42 +148,10 @@ func TestNobodyTookOver(t *testing.T) {
 		h := &counted{then: func(context.Context, int) error { time.Sleep(5 * time.Minute); return nil }}
 		handle, _ := wrap(t, s, h.handle, nil)
 		for range 2 {
-			if err := handle(t.Context(), order("order-7", "x")); err != nil {
-				t.Errorf("a success whose claim nobody took: %v", err)
-			}
+			ok(t, handle(t.Context(), order("order-7", "x")))
 		}
 		h.want(t, "order-7", 1)
 	})
-}
-
-// panicking is a store that panics from its nth call on.
-type panicking struct {
-	idempotency.Store
-	mu sync.Mutex
-	n  int // calls before the first panic
-}
-
-func (s *panicking) fail() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n--; s.n < 0 {
-		panic("makeslice: len out of range")
-	}
-}
-
-func (s *panicking) Begin(ctx context.Context, c idempotency.Claim, lease time.Duration) (idempotency.Record, error) {
-	s.fail()
-	return s.Store.Begin(ctx, c, lease)
-}
-
-func (s *panicking) Complete(ctx context.Context, c idempotency.Claim, ttl time.Duration) error {
-	s.fail()
-	return s.Store.Complete(ctx, c, ttl)
-}
-
-func (s *panicking) Release(ctx context.Context, c idempotency.Claim) error {
-	s.fail()
-	return s.Store.Release(ctx, c)
 }
 
 // TestStoreThatPanics makes a store panic from its first, second, third or
@@ -238,7 +163,13 @@ func TestStoreThatPanics(t *testing.T) {
 		"the claim on the idempotency key is lost", "the claim on the idempotency key is lost", // a later extension panics
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &panicking{Store: idempotency.NewMemory(0), n: calls}
+			var n atomic.Int64
+			s := newFaulty(func(string, int) error {
+				if n.Add(1) > int64(calls) {
+					panic("makeslice: len out of range")
+				}
+				return nil
+			})
 			h := &counted{then: tenMinutes}
 			handle, _ := wrap(t, s, h.handle, nil)
 			err := handle(t.Context(), order("order-7", "x"))

@@ -9,12 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/idempotency"
-	"github.com/redrive-go/redrive/idempotency/storetest"
 )
-
-func TestMemoryStore(t *testing.T) {
-	storetest.Run(t, storetest.Harness{Open: func(testing.TB) idempotency.Store { return idempotency.NewMemory(0) }, Virtual: true})
-}
 
 func claimOf(i int) idempotency.Claim {
 	return idempotency.Claim{Key: fmt.Sprintf("key %d", i), Token: fmt.Sprintf("token%d", i)}
@@ -25,19 +20,15 @@ func TestMemoryForgetsTheOldestSuccess(t *testing.T) {
 		s := idempotency.NewMemory(3)
 		for i := range 5 {
 			hold(t, s, claimOf(i).Key, claimOf(i).Token, time.Hour)
-			if err := s.Complete(t.Context(), claimOf(i), time.Duration(10-i)*time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, s.Complete(t.Context(), claimOf(i), time.Duration(10-i)*time.Minute))
 			if s.Len() > 3 {
 				t.Errorf("%d keys are stored, want at most 3", s.Len())
 			}
 		}
-		for i, want := range []idempotency.State{idempotency.Done, idempotency.Done, idempotency.Claimed, idempotency.Claimed, idempotency.Claimed} {
-			c := claimOf(i)
-			c.Token = "second"
-			r, err := s.Begin(t.Context(), c, time.Hour)
-			if i < 2 && (err != nil || r.State != want) {
-				t.Errorf("key %d is %q, %v, want %q", i, r.State, err, want)
+		for i := range 2 {
+			r, err := s.Begin(t.Context(), idempotency.Claim{Key: claimOf(i).Key, Token: "second"}, time.Hour)
+			if err != nil || r.State != idempotency.Done {
+				t.Errorf("key %d is %q, %v, want it done", i, r.State, err)
 			}
 		}
 	})
@@ -67,9 +58,7 @@ func TestMemoryIsSwept(t *testing.T) {
 		for i := range n {
 			hold(t, s, claimOf(i).Key, claimOf(i).Token, time.Second)
 			if i%2 == 0 {
-				if err := s.Complete(t.Context(), claimOf(i), time.Minute); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, s.Complete(t.Context(), claimOf(i), time.Minute))
 			}
 		}
 		time.Sleep(time.Hour)
@@ -86,9 +75,7 @@ func TestMemoryForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := idempotency.NewMemory(0)
 		hold(t, s, "key", "a", time.Hour)
-		if err := s.Complete(t.Context(), idempotency.Claim{Key: "key", Token: "a"}, 1<<63-1); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.Complete(t.Context(), idempotency.Claim{Key: "key", Token: "a"}, 1<<63-1))
 		time.Sleep(100 * 365 * 24 * time.Hour)
 		if r, err := s.Begin(t.Context(), idempotency.Claim{Key: "key", Token: "b"}, time.Hour); err != nil || r.State != idempotency.Done {
 			t.Errorf("after a century the key is %q, %v", r.State, err)

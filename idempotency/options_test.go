@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/settings"
 )
@@ -82,11 +81,7 @@ func TestOnceWithoutStoreOrHandler(t *testing.T) {
 	if _, err := idempotency.Once(nil, idempotency.Options{}); err == nil || !strings.Contains(err.Error(), "store is nil") || !strings.Contains(err.Error(), "Retention") {
 		t.Errorf("Once(nil, zero) = %v, want both faults", err)
 	}
-	middleware, err := idempotency.Once(idempotency.NewMemory(0), idempotency.Options{Retention: week, Redrive: week})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h := middleware(consumer.Handler(nil)); h != nil {
+	if h, _ := wrap(t, idempotency.NewMemory(0), nil, nil); h != nil {
 		t.Error("no handler becomes a handler, and the consumer cannot complain any more")
 	}
 }

@@ -20,85 +20,36 @@ import (
 	"github.com/redrive-go/redrive/idempotency"
 )
 
-// start runs a worker for orders and returns a function that stops it.
-func start(t *testing.T, broker brokers.Broker, h consumer.Handler, observer consumer.Observer, settings ...consumer.Topic) (stop func()) {
+// start runs a worker for orders. Stop ends it, and returns how often what happened.
+func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...consumer.Topic) (stop func() map[consumer.EventKind]int) {
 	t.Helper()
-	cfg := consumer.Config{
+	seen := &events{kinds: map[consumer.EventKind]int{}}
+	c, err := consumer.New(broker, consumer.Config{
 		DeadLetter: dlq.Suffix(".dead"),
 		Logger:     slog.New(slog.DiscardHandler),
-	}
-	if observer != nil {
-		cfg.Observers = []consumer.Observer{observer}
-	}
-	c, err := consumer.New(broker, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Handle("orders", h, settings...)
+		Observers:  []consumer.Observer{seen},
+	})
+	ok(t, err)
+	c.Handle("orders", h, topic...)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	return func() {
+	return func() map[consumer.EventKind]int {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run = %v", err)
-		}
+		ok(t, <-done)
+		return seen.kinds
 	}
 }
 
-// events counts what happened.
 type events struct {
 	mu    sync.Mutex
 	kinds map[consumer.EventKind]int
-	last  brokers.Meta // of a message that was retried
 }
 
 func (e *events) Observe(_ context.Context, event consumer.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.kinds == nil {
-		e.kinds = map[consumer.EventKind]int{}
-	}
 	e.kinds[event.Kind]++
-	if event.Kind == consumer.EventFailed {
-		e.last = event.Meta
-	}
-}
-
-// TestDuplicatesInThePipeline publishes every message three times, to two
-// workers that share a store.
-func TestDuplicatesInThePipeline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		defer broker.Close(t.Context())
-		s := idempotency.NewMemory(0)
-		h := &counted{then: func(context.Context, int) error { time.Sleep(2 * time.Second); return nil }}
-		const n = 30
-		for range 3 {
-			for i := range n {
-				if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: fmt.Sprintf("order-%d", i), Body: []byte("x")}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		var seen events
-		for range 2 {
-			handle, _ := wrap(t, s, h.handle, nil)
-			defer start(t, broker, handle, &seen)()
-		}
-		time.Sleep(10 * time.Minute)
-		for i := range n {
-			h.want(t, fmt.Sprintf("order-%d", i), 1)
-		}
-		if left, dead := broker.Len("orders"), broker.Len("orders.dead"); left != 0 || dead != 0 {
-			t.Errorf("%d messages are left and %d dead, want none", left, dead)
-		}
-		seen.mu.Lock()
-		defer seen.mu.Unlock()
-		if seen.kinds[consumer.EventAcked] != 3*n || seen.kinds[consumer.EventPaused] != 0 {
-			t.Errorf("%v, want %d acks and no pause", seen.kinds, 3*n)
-		}
-	})
 }
 
 // TestClaimOfADeadWorker meets a key whose worker died between effect and
@@ -106,9 +57,7 @@ func TestDuplicatesInThePipeline(t *testing.T) {
 // attempts, and is then handled again.
 func TestClaimOfADeadWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		defer broker.Close(t.Context())
-		s := idempotency.NewMemory(0)
+		broker, s := memory.New(memory.Options{}), idempotency.NewMemory(0)
 		hold(t, s, "orders:order-7", "dead worker", 30*time.Second)
 		began := time.Now()
 		ran := make(chan brokers.Meta, 1)
@@ -116,10 +65,8 @@ func TestClaimOfADeadWorker(t *testing.T) {
 			ran <- consumer.MetaFrom(ctx)
 			return nil
 		}, nil)
-		if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}); err != nil {
-			t.Fatal(err)
-		}
-		defer start(t, broker, handle, nil)()
+		ok(t, broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}))
+		stop := start(t, broker, handle)
 		meta := <-ran
 		if waited := time.Since(began); waited < 30*time.Second || waited > 2*time.Minute {
 			t.Errorf("the handler ran after %s, want it soon after 30s", waited)
@@ -127,6 +74,7 @@ func TestClaimOfADeadWorker(t *testing.T) {
 		if meta.Attempt != 1 || len(meta.History) != 1 {
 			t.Errorf("the run is attempt %d after %d waits, want attempt 1 after one", meta.Attempt, len(meta.History))
 		}
+		stop()
 	})
 }
 
@@ -136,18 +84,12 @@ func TestRunThatMayHaveHadItsEffect(t *testing.T) {
 	for _, noRepeat := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
-			defer broker.Close(t.Context())
-			h := &counted{then: func(_ context.Context, n int) error {
-				if n == 1 {
-					return classify.With(errBusy, classify.Verdict{Class: classify.ClassTransient, Ambiguous: true})
-				}
-				return nil
-			}}
+			h := &counted{then: first(func() error {
+				return classify.With(errBusy, classify.Verdict{Class: classify.ClassTransient, Ambiguous: true})
+			})}
 			handle, _ := wrap(t, idempotency.NewMemory(0), h.handle, nil)
-			defer start(t, broker, handle, nil, consumer.Topic{NoRepeat: noRepeat})()
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}); err != nil {
-				t.Fatal(err)
-			}
+			stop := start(t, broker, handle, consumer.Topic{NoRepeat: noRepeat})
+			ok(t, broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}))
 			time.Sleep(time.Hour)
 			letters := broker.Messages("orders.dead")
 			if (len(letters) == 1) != noRepeat {
@@ -159,12 +101,11 @@ func TestRunThatMayHaveHadItsEffect(t *testing.T) {
 				if err != nil || entry.Reason != "ambiguous" {
 					t.Fatalf("the dead letter is %+v, error %v, want one that is ambiguous", entry, err)
 				}
-				if err := broker.Publish(t.Context(), "orders", entry.Message); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, broker.Publish(t.Context(), "orders", entry.Message))
 				time.Sleep(time.Hour)
 			}
 			h.want(t, "order-7", 2)
+			stop()
 		})
 	}
 }
@@ -172,22 +113,14 @@ func TestRunThatMayHaveHadItsEffect(t *testing.T) {
 // TestShutdownWhileWaiting stops a worker whose handler waits for another run.
 func TestShutdownWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		defer broker.Close(t.Context())
-		s := idempotency.NewMemory(0)
+		broker, s := memory.New(memory.Options{}), idempotency.NewMemory(0)
 		hold(t, s, "orders:order-7", "somebody", time.Hour)
 		handle, _ := wrap(t, s, (&counted{}).handle, func(o *idempotency.Options) { o.Wait = time.Hour })
-		if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}); err != nil {
-			t.Fatal(err)
-		}
-		var seen events
-		stop := start(t, broker, handle, &seen)
+		ok(t, broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}))
+		stop := start(t, broker, handle)
 		time.Sleep(time.Second)
-		stop()
-		seen.mu.Lock()
-		defer seen.mu.Unlock()
-		if seen.kinds[consumer.EventReleased] != 1 || seen.kinds[consumer.EventRetried] != 0 {
-			t.Errorf("%v, want the message released", seen.kinds)
+		if seen := stop(); seen[consumer.EventReleased] != 1 || seen[consumer.EventRetried] != 0 {
+			t.Errorf("%v, want the message released", seen)
 		}
 	})
 }
@@ -212,51 +145,38 @@ func TestKeyIsKept(t *testing.T) {
 		{"given in both", brokers.Headers{{Name: "Idempotency-Key", Value: "charge-7"}, {Name: "redrive-idempotency-key", Value: "charge-8"}}, "charge-8"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				defer broker.Close(t.Context())
-				var mu sync.Mutex
-				var keys []string
-				h := func(ctx context.Context, m *brokers.Message) error {
-					mu.Lock()
-					defer mu.Unlock()
-					keys = append(keys, idempotency.Key(m, consumer.MetaFrom(ctx)))
-					switch len(keys) {
-					case 1:
-						return errBusy // comes again over the broker
-					case 2:
-						return classify.Permanent(errBusy)
-					}
-					return nil
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			var keys []string
+			h := func(ctx context.Context, m *brokers.Message) error {
+				keys = append(keys, idempotency.Key(m, consumer.MetaFrom(ctx)))
+				switch len(keys) {
+				case 1:
+					return errBusy // comes again over the broker
+				case 2:
+					return classify.Permanent(errBusy)
 				}
-				defer start(t, broker, h, nil)()
-				if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7", Headers: tt.headers}); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(time.Hour)
-				letters := broker.Messages("orders.dead")
-				if len(letters) != 1 {
-					t.Fatalf("%d dead letters, want 1", len(letters))
-				}
-				entry, err := dlq.Decode(letters[0])
-				if err != nil {
-					t.Fatal(err)
-				}
-				back := entry.Message
-				if key := entry.Meta.IdempotencyKey; key != "" {
-					back.Headers = back.Headers.With("redrive-idempotency-key", key)
-				}
-				if err := broker.Publish(t.Context(), "orders", back); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(time.Hour)
-				mu.Lock()
-				defer mu.Unlock()
-				if want := slices.Repeat([]string{tt.want}, 3); !slices.Equal(keys, want) {
-					t.Errorf("the keys of the runs are %q, want %q", keys, want)
-				}
-			})
+				return nil
+			}
+			stop := start(t, broker, h)
+			ok(t, broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7", Headers: tt.headers}))
+			time.Sleep(time.Hour)
+			letters := broker.Messages("orders.dead")
+			if len(letters) != 1 {
+				t.Fatalf("%d dead letters, want 1", len(letters))
+			}
+			entry, err := dlq.Decode(letters[0])
+			ok(t, err)
+			back := entry.Message
+			if key := entry.Meta.IdempotencyKey; key != "" {
+				back.Headers = back.Headers.With("redrive-idempotency-key", key)
+			}
+			ok(t, broker.Publish(t.Context(), "orders", back))
+			time.Sleep(time.Hour)
+			stop()
+			if want := slices.Repeat([]string{tt.want}, 3); !slices.Equal(keys, want) {
+				t.Errorf("the keys of the runs are %q, want %q", keys, want)
+			}
 		})
 	}
 }
