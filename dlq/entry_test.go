@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/classify"
 )
 
 var died = time.UnixMilli(1_767_225_600_123).UTC()
@@ -53,24 +54,15 @@ func full() Entry {
 }
 
 func TestRoundTrip(t *testing.T) {
-	want := full()
-	before := slices.Clone(want.Message.Headers)
-	letter := want.Encode(unlimited)
-	got, err := Decode(letter)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("Decode(Encode(e)): %v\n got %+v\nwant %+v", err, got, want)
+	e := full()
+	letter := e.Encode(unlimited)
+	n := len(e.Message.Headers)
+	if !reflect.DeepEqual(letter.Headers[:n], full().Message.Headers) || !reflect.DeepEqual(e, full()) {
+		t.Errorf("user headers became %+v, and the entry %+v", letter.Headers[:n], e)
 	}
-	if !reflect.DeepEqual(letter.Headers[:len(before)], before) {
-		t.Errorf("user headers became %+v", letter.Headers[:len(before)])
-	}
-	if !reflect.DeepEqual(want.Message.Headers, before) {
-		t.Errorf("Encode changed the headers of the message: %+v", want.Message.Headers)
-	}
-	if letter.ID != want.Message.ID || letter.Key != want.Message.Key || &letter.Body[0] != &want.Message.Body[0] {
-		t.Errorf("ID, key or body changed: %+v", letter)
-	}
-	if !letter.PublishedAt.IsZero() || letter.Topic != "" {
-		t.Errorf("PublishedAt %v and topic %q are those of the original", letter.PublishedAt, letter.Topic)
+	letter.Headers = nil
+	if want := (brokers.Message{ID: e.Message.ID, Key: e.Message.Key, Body: e.Message.Body}); !reflect.DeepEqual(letter, want) {
+		t.Errorf("the letter is %+v, want the ID, the key and the body of the original alone", letter)
 	}
 }
 
@@ -114,144 +106,100 @@ func TestRandomRoundTrips(t *testing.T) {
 	}
 }
 
+// randomEntry has some fields of a full one, and other texts in some of those.
 func randomEntry(rng *rand.Rand) Entry {
-	maybe := func(s string) string {
-		if rng.IntN(4) == 0 {
-			return ""
+	e := full()
+	e.Original = &Original{BodyBytes: rng.IntN(1 << 30), HeaderBytes: rng.IntN(1 << 20), BodySHA256: strings.Repeat("0f", 32)}
+	classes := []classify.Class{
+		classify.ClassPoison, classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
+		classify.ClassShutdown, classify.ClassLost, classify.ClassUnknown,
+	}
+	e.Meta.Class = string(classes[rng.IntN(len(classes))])
+	alphabet := []rune(`ab 09-_.,;:"\<&>{}#ä一🙂`)
+	for text, most := range map[*string]int{
+		&e.Message.ID: 200, &e.Message.Topic: 512, &e.Message.Key: 200, &e.Meta.IdempotencyKey: 512, &e.Meta.Origin[1].Value: 100,
+		&e.ErrorType: 256, &e.ErrorCode: 256, &e.ErrorText: maxError, &e.Rule: 256, &e.Group: 256, &e.DeadBy: 256,
+	} {
+		var b strings.Builder
+		for range rng.IntN(most / 4) {
+			b.WriteRune(alphabet[rng.IntN(len(alphabet))])
 		}
-		return s
+		*text = b.String()
 	}
-	text := func(max int) string {
-		alphabet := []rune(`ab 09-_.,;:"\<&>{}#ä一🙂`)
-		out := make([]rune, rng.IntN(max/4))
-		for i := range out {
-			out[i] = alphabet[rng.IntN(len(alphabet))]
-		}
-		return string(out)
-	}
-	at := func() time.Time {
-		if rng.IntN(4) == 0 {
-			return time.Time{}
-		}
-		return time.UnixMilli(rng.Int64N(4e12)).UTC()
-	}
-	delay := func() time.Duration { return time.Duration(rng.Int64N(1e9)) * time.Millisecond }
-	classes := []string{"", "poison", "transient", "throttled", "environment", "shutdown", "lost", "unknown"}
-	e := Entry{
-		Message: brokers.Message{
-			ID: text(200), Topic: text(512), Key: text(200), Body: []byte(text(100)), PublishedAt: at(),
-		},
-		Meta: brokers.Meta{
-			Attempt: rng.IntN(10_001), Throttles: rng.IntN(10), FirstFailedAt: at(), LastFailedAt: at(), DueAt: at(),
-			Delay: delay(), Class: classes[rng.IntN(len(classes))], IdempotencyKey: text(512), RedriveCount: rng.IntN(4), Send: maybe("12.3.f00d"),
-		},
-		Reason: maybe("crash-loop"), ErrorType: text(256), ErrorCode: text(256),
-		ErrorText: text(maxError), Fingerprint: maybe(fmt.Sprintf("%016x", rng.Uint64())),
-		Rule: text(256), Group: text(256), DeadAt: at(), DeadBy: text(256), Abandoned: rng.IntN(10),
-	}
-	for range rng.IntN(5) {
-		e.Message.Headers = append(e.Message.Headers, brokers.Header{
-			Name: []string{"a", "b", "redrive-x", "x-death"}[rng.IntN(4)], Value: text(50), Type: []string{"", "long"}[rng.IntN(2)],
-		})
-	}
-	for range rng.IntN(11) {
-		e.Meta.History = append(e.Meta.History, brokers.Failure{
-			Attempt: rng.IntN(20), At: at(), Class: classes[rng.IntN(len(classes))], Fingerprint: maybe("ab12"), Delay: delay(),
-		})
-	}
-	for range rng.IntN(4) {
-		e.Meta.Origin = append(e.Meta.Origin, brokers.Header{
-			Name: []string{"offset", "partition", "routing-key"}[rng.IntN(3)], Value: "v" + text(100), Type: []string{"", "long"}[rng.IntN(2)],
-		})
-	}
-	if rng.IntN(2) == 0 {
-		e.Stack = "panic(1)\n\t" + text(maxStack-100) + "\n"
-	}
-	if rng.IntN(4) == 0 {
-		e.Truncated = []string{"error-stack", "history"}
-	}
-	if rng.IntN(4) == 0 {
-		e.Original = &Original{BodyBytes: rng.IntN(1 << 30), HeaderBytes: rng.IntN(1 << 20), BodySHA256: maybe(strings.Repeat("0f", 32))}
-	}
+	e.Meta.Origin[1].Value += "v" // which must not be empty
+	forget(rng, reflect.ValueOf(&e).Elem())
 	return e
 }
 
-func TestShedding(t *testing.T) {
-	e := full()
-	e.Truncated = nil
-	e.ErrorText = strings.Repeat("e", 300)
-	e.Stack = strings.Repeat("s", 300)
-	size := func(e Entry) int {
-		_, story := wire.Partition(e.Encode(unlimited).Headers)
-		return sizeOf(story)
-	}
-	whole := size(e)
-	without := func(fields ...func(*Entry)) int {
-		less := e
-		for _, drop := range fields {
-			drop(&less)
+// forget empties some fields.
+func forget(rng *rand.Rand, fields reflect.Value) {
+	for i := range fields.NumField() {
+		f := fields.Field(i)
+		switch {
+		case rng.IntN(4) == 0:
+			f.SetZero()
+		case f.Kind() == reflect.Struct && f.Type() != reflect.TypeFor[time.Time]():
+			forget(rng, f)
+		case f.Kind() == reflect.Slice:
+			f.SetLen(1 + rng.IntN(f.Len()))
 		}
-		return size(less)
 	}
-	stack := func(e *Entry) { e.Stack = "" }
-	history := func(e *Entry) { e.Meta.History = nil }
-	text := func(e *Entry) { e.ErrorText = "" }
-	origin := func(e *Entry) { e.Meta.Origin = nil }
-	rule := func(e *Entry) { e.Rule = "" }
-	noted := func(truncated string) int { return len(headerTruncated) + len(truncated) }
+}
 
-	tests := []struct {
-		name      string
-		limit     int
-		truncated string
-		lost      []func(*Entry)
-		cut       string // the field that is cut rather than lost
+// What a limit leaves no room for is shed, one field after the other.
+func TestShedding(t *testing.T) {
+	less := full()
+	less.Truncated = nil
+	less.ErrorText = strings.Repeat("e", 300)
+	less.Stack = strings.Repeat("s", 300)
+	whole := less
+	fields := []struct {
+		name string
+		drop func(*Entry)
+		cut  func(*Entry) *string // nil if it is not cut before it is lost
 	}{
-		{"room to spare", whole + 1, "", nil, ""},
-		{"exactly fits", whole, "", nil, ""},
-		{"one byte short", whole - 1, "error-stack", nil, "stack"},
-		{"no stack", without(stack) + noted("error-stack"), "error-stack", []func(*Entry){stack}, ""},
-		{"no history", without(stack) + noted("error-stack") - 1, "error-stack,history", []func(*Entry){stack, history}, ""},
-		{"text cut", without(stack, history) + noted("error-stack,history") - 1, "error-stack,history,error-message", []func(*Entry){stack, history}, "text"},
-		{"no text", without(stack, history, text) + noted("error-stack,history,error-message"), "error-stack,history,error-message", []func(*Entry){stack, history, text}, ""},
-		{"no origin", without(stack, history, text) + noted("error-stack,history,error-message") - 1, "error-stack,history,error-message,origin", []func(*Entry){stack, history, text, origin}, ""},
-		{"no rule", without(stack, history, text, origin) + noted("error-stack,history,error-message,origin") - 1, "error-stack,history,error-message,origin,rule", []func(*Entry){stack, history, text, origin, rule}, ""},
-		{"nothing more to shed", 1, "error-stack,history,error-message,origin,rule", []func(*Entry){stack, history, text, origin, rule}, ""},
+		{"error-stack", func(e *Entry) { e.Stack = "" }, func(e *Entry) *string { return &e.Stack }},
+		{"history", func(e *Entry) { e.Meta.History = nil }, nil},
+		{"error-message", func(e *Entry) { e.ErrorText = "" }, func(e *Entry) *string { return &e.ErrorText }},
+		{"origin", func(e *Entry) { e.Meta.Origin = nil }, nil},
+		{"rule", func(e *Entry) { e.Rule = "" }, nil},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			letter := e.Encode(tt.limit)
-			user, story := wire.Partition(letter.Headers)
-			if got := sizeOf(story); got > tt.limit && tt.limit > 1 {
-				t.Errorf("the story takes %d bytes, the limit is %d", got, tt.limit)
-			}
-			if !reflect.DeepEqual(user, e.Message.Headers) {
-				t.Errorf("user headers became %+v", user)
-			}
-			got, err := Decode(letter)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if names := strings.Join(got.Truncated, ","); names != tt.truncated {
-				t.Errorf("Truncated = %q, want %q", names, tt.truncated)
-			}
-			want := e
-			for _, drop := range tt.lost {
-				drop(&want)
-			}
-			want.Truncated = got.Truncated
-			switch tt.cut {
-			case "stack":
-				checkCut(t, got.Stack, want.Stack)
-				want.Stack = got.Stack
-			case "text":
-				checkCut(t, got.ErrorText, want.ErrorText)
-				want.ErrorText = got.ErrorText
-			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("\n got %+v\nwant %+v", got, want)
-			}
-		})
+	check := func(limit int, want Entry, cut func(*Entry) *string) {
+		t.Helper()
+		letter := whole.Encode(limit)
+		user, story := wire.Partition(letter.Headers)
+		if got := sizeOf(story); got > limit {
+			t.Errorf("the story takes %d bytes, the limit is %d", got, limit)
+		}
+		if !reflect.DeepEqual(user, whole.Message.Headers) {
+			t.Errorf("user headers became %+v", user)
+		}
+		got, err := Decode(letter)
+		if cut != nil {
+			checkCut(t, *cut(&got), *cut(&whole))
+			*cut(&want) = *cut(&got)
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("within %d bytes: %v\n got %+v\nwant %+v", limit, err, got, want)
+		}
+	}
+	for _, f := range fields {
+		_, story := wire.Partition(less.Encode(unlimited).Headers)
+		room := sizeOf(story)
+		check(room, less, nil)
+		next := less
+		next.Truncated = append(slices.Clone(less.Truncated), f.name)
+		if f.cut != nil {
+			check(room-1, next, f.cut)
+			f.drop(&next)
+		} else {
+			f.drop(&next)
+			check(room-1, next, nil)
+		}
+		less = next
+	}
+	if got, err := Decode(whole.Encode(1)); err != nil || !reflect.DeepEqual(got, less) {
+		t.Errorf("nothing more to shed: %v\n got %+v\nwant %+v", err, got, less)
 	}
 }
 
@@ -382,12 +330,10 @@ func TestDecodeHostile(t *testing.T) {
 		{"other words", dead(h("redrive-dlq-color", "red")), Entry{Message: brokers.Message{Headers: brokers.Headers{h("redrive-dlq-color", "red")}}}},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := Decode(brokers.Message{Headers: tt.headers, Topic: "orders.dead"})
-			if err != nil || !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("Decode: %v\n got %+v\nwant %+v", err, got, tt.want)
-			}
-		})
+		got, err := Decode(brokers.Message{Headers: tt.headers, Topic: "orders.dead"})
+		if err != nil || !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: Decode: %v\n got %+v\nwant %+v", tt.name, err, got, tt.want)
+		}
 	}
 }
 

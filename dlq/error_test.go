@@ -71,11 +71,9 @@ func TestErrorType(t *testing.T) {
 		{"nil among wrapped", fmt.Errorf("x: %w", &wrapper{nil}), "*dlq.wrapper"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := entryOf(tt.err, classify.Verdict{}).ErrorType; got != tt.want {
-				t.Errorf("ErrorType = %q, want %q", got, tt.want)
-			}
-		})
+		if got := entryOf(tt.err, classify.Verdict{}).ErrorType; got != tt.want {
+			t.Errorf("%s: ErrorType = %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }
 
@@ -138,18 +136,16 @@ func TestErrorTextIsSafe(t *testing.T) {
 		{"endless word", strings.Repeat("x", 1<<20), "…", false},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			e := entryOf(errors.New(tt.in), classify.Verdict{})
-			if e.ErrorText != tt.want {
-				t.Errorf("ErrorText = %.100q, want %.100q", e.ErrorText, tt.want)
-			}
-			if len(e.ErrorText) > maxError || !utf8.ValidString(e.ErrorText) {
-				t.Errorf("%d bytes, valid UTF-8: %v", len(e.ErrorText), utf8.ValidString(e.ErrorText))
-			}
-			if got := strings.Join(e.Truncated, ","); (got == "error-message") != tt.cut {
-				t.Errorf("Truncated = %q, cut: %v", got, tt.cut)
-			}
-		})
+		e := entryOf(errors.New(tt.in), classify.Verdict{})
+		if e.ErrorText != tt.want {
+			t.Errorf("%s: ErrorText = %.100q, want %.100q", tt.name, e.ErrorText, tt.want)
+		}
+		if len(e.ErrorText) > maxError || !utf8.ValidString(e.ErrorText) {
+			t.Errorf("%s: %d bytes, valid UTF-8: %v", tt.name, len(e.ErrorText), utf8.ValidString(e.ErrorText))
+		}
+		if got := strings.Join(e.Truncated, ","); (got == "error-message") != tt.cut {
+			t.Errorf("%s: Truncated = %q, cut: %v", tt.name, got, tt.cut)
+		}
 	}
 	if e := entryOf(panickyError{}, classify.Verdict{}); !strings.Contains(e.ErrorText, "panicked") {
 		t.Errorf("ErrorText of an error whose Error method panics = %q", e.ErrorText)
@@ -237,18 +233,5 @@ func TestRealErrors(t *testing.T) {
 	}
 	if a, b := decode(`{"amount":"x"}`), decode(`{"amount":`); a.Fingerprint == b.Fingerprint {
 		t.Errorf("a wrong type and a cut body: %q and %q", a.ErrorText, b.ErrorText)
-	}
-}
-
-// TestClassesSurvive ties the closed list of package wire to classify's.
-func TestClassesSurvive(t *testing.T) {
-	for _, class := range []classify.Class{
-		classify.ClassPoison, classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
-		classify.ClassShutdown, classify.ClassLost, classify.ClassUnknown,
-	} {
-		e := Entry{Meta: brokers.Meta{Class: string(class)}}
-		if got, err := Decode(e.Encode(0)); err != nil || got.Meta.Class != string(class) {
-			t.Errorf("class %q comes back as %q, %v", class, got.Meta.Class, err)
-		}
 	}
 }

@@ -39,17 +39,6 @@ func TestReceiptRoundTrip(t *testing.T) {
 	}
 }
 
-// The spelling is a contract with workers in other languages.
-func TestReceiptSpelling(t *testing.T) {
-	r := fullReceipt()
-	r.MessageID = "7f3a-1"
-	const want = `{"v":1,"send":"7.2.4f1a","outcome":"dead","id":"7f3a-1","topic":"orders","group":"billing",` +
-		`"class":"transient","fingerprint":"9f86d081884c7d65","reason":"exhausted","by":"worker-1/4711","attempt":3,"at":1767225600123}`
-	if m := r.Message(); string(m.Body) != want || m.ID != "" || m.Key != "" || len(m.Headers) != 0 {
-		t.Errorf("the message is %+v with\n%s, want\n%s", m, m.Body, want)
-	}
-}
-
 func TestReceiptOfAnything(t *testing.T) {
 	evil := strings.Repeat("\x1b\xff\u202e<&\n", 1000)
 	r := Receipt{
