@@ -51,17 +51,16 @@ const stage = "func _(ctx context.Context, t *testing.T, broker *memory.Broker, 
 
 var stageImports = []string{"context", "testing", "memory", "consumer"}
 
-// example is what one page has to compile.
+// example is what the pages have to compile.
 type example struct {
 	files    map[string]string // by path inside the module of the snippets
-	programs []program
+	programs []*program
 	tests    map[string]bool // directories with tests to run
 }
 
 // program is a block with a package clause.
 type program struct {
 	dir    string
-	line   int
 	output string // expected on standard output, "" if the page does not say
 }
 
@@ -70,39 +69,37 @@ var (
 	testFunc  = regexp.MustCompile(`(?m)^func Test\w*\(`)
 )
 
-// examples turns the blocks of a page into Go files.
-func examples(p *page) (example, error) {
-	ex := example{files: map[string]string{}, tests: map[string]bool{}}
+// add turns the blocks of a page into Go files.
+func (ex *example) add(p *page) error {
 	dir := strings.NewReplacer("/", "_", "-", "_", ".md", "").Replace(strings.ToLower(p.path))
 	var last *program
 	for i, b := range p.blocks {
+		named := namedTest.FindStringSubmatch(b.text)
 		switch {
-		case b.info == "text output":
-			if last == nil || last.output != "" {
-				return ex, fmt.Errorf("%s:%d: the output follows no program", p.path, b.line)
-			}
+		case b.info == "text output" && last != nil && last.output == "":
 			last.output = b.text
+		case b.info == "text output", b.info == "go" && named != nil && last == nil:
+			return fmt.Errorf("%s:%d: this output or test follows no program", p.path, b.line)
 		case b.info != "go":
-		case namedTest.MatchString(b.text):
-			if last == nil {
-				return ex, fmt.Errorf("%s:%d: the test follows no program", p.path, b.line)
-			}
-			ex.files[last.dir+"/"+namedTest.FindStringSubmatch(b.text)[1]] = p.directive(b) + b.text
+		case named != nil:
+			ex.files[last.dir+"/"+named[1]] = p.directive(b) + b.text
 			ex.tests[last.dir] = true
 		case isFile(b.text):
-			ex.programs = append(ex.programs, program{dir: fmt.Sprintf("%s/program%d", dir, i), line: b.line})
-			last = &ex.programs[len(ex.programs)-1]
+			last = &program{dir: fmt.Sprintf("%s/program%d", dir, i)}
+			ex.programs = append(ex.programs, last)
 			ex.files[last.dir+"/main.go"] = p.directive(b) + b.text
 		default:
 			file, err := p.fragment(b)
 			if err != nil {
-				return ex, err
+				return err
 			}
 			ex.files[fmt.Sprintf("%s/fragment%d_test.go", dir, i)] = file
-			ex.tests[dir] = ex.tests[dir] || testFunc.MatchString(b.text)
+			if testFunc.MatchString(b.text) {
+				ex.tests[dir] = true
+			}
 		}
 	}
-	return ex, nil
+	return nil
 }
 
 // directive lets errors of the compiler name the page.
@@ -151,48 +148,39 @@ func TestSnippets(t *testing.T) {
 		writeFile(t, dir, "go.sum", string(sum))
 	}
 	fetch(t, root)
-	var programs []program
-	tests, total := map[string]bool{}, 0
+	ex := example{files: map[string]string{}, tests: map[string]bool{}}
 	for _, p := range pages(t) {
-		ex, err := examples(p)
-		if err != nil {
+		if err := ex.add(p); err != nil {
 			t.Error(err)
-			continue
 		}
-		for name, text := range ex.files {
-			writeFile(t, dir, name, text)
-		}
-		programs, total = append(programs, ex.programs...), total+len(ex.files)
-		maps.Copy(tests, ex.tests)
 	}
-	if total < 20 || len(programs) == 0 {
-		t.Fatalf("found %d blocks of Go code with %d programs: the extraction is broken", total, len(programs))
+	for name, text := range ex.files {
+		writeFile(t, dir, name, text)
+	}
+	if len(ex.files) < 20 || len(ex.programs) == 0 {
+		t.Fatalf("found %d blocks of Go code with %d programs: the extraction is broken", len(ex.files), len(ex.programs))
 	}
 	if out, err := goCommand(t, dir, "vet", "./..."); err != nil {
 		t.Fatalf("the documentation does not compile: %v\n%s", err, out)
 	}
 	arguments := []string{"test"}
-	for _, d := range slices.Sorted(maps.Keys(tests)) {
-		if tests[d] {
-			arguments = append(arguments, "./"+d)
-		}
+	for _, d := range slices.Sorted(maps.Keys(ex.tests)) {
+		arguments = append(arguments, "./"+d)
 	}
 	if out, err := goCommand(t, dir, arguments...); err != nil {
 		t.Errorf("the tests of the documentation fail: %v\n%s", err, out)
 	}
-	t.Run("programs", func(t *testing.T) {
-		for _, p := range programs {
-			if p.output != "" {
-				t.Run(p.dir, func(t *testing.T) {
-					t.Parallel()
-					compareOutput(t, dir, p)
-				})
-			}
+	for _, p := range ex.programs {
+		if p.output != "" {
+			t.Run(p.dir, func(t *testing.T) {
+				t.Parallel()
+				compareOutput(t, dir, p)
+			})
 		}
-	})
+	}
 }
 
-func compareOutput(t *testing.T, dir string, p program) {
+func compareOutput(t *testing.T, dir string, p *program) {
 	out, err := goCommand(t, dir, "run", "./"+p.dir)
 	if err != nil {
 		t.Fatalf("the program fails: %v\n%s", err, out)
@@ -212,21 +200,22 @@ func sortedLines(s string) []string {
 // versions that go.mod allows.
 func fetch(t *testing.T, root string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./...")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go list: %v\n%s", err, out)
-	}
+	_, err := command(t, root, []string{"GOWORK=off"}, "list", "-deps", "./...")
+	must(t, err)
 }
 
-// goCommand runs the go command offline in dir and returns its standard
-// output, with standard error if it failed.
+// goCommand runs the go command offline in dir.
 func goCommand(t *testing.T, dir string, args ...string) (string, error) {
+	t.Helper()
+	return command(t, dir, []string{"GOPROXY=off", "GOFLAGS=-mod=mod", "GOWORK=off", "GOSUMDB=off"}, args...)
+}
+
+// command returns the standard output of the go command, with standard error if it failed.
+func command(t *testing.T, dir string, env []string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-mod=mod", "GOWORK=off", "GOSUMDB=off")
+	cmd.Env = append(os.Environ(), env...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

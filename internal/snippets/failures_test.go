@@ -40,19 +40,21 @@ func with(errs ...error) (handlers []consumer.Handler) {
 	return handlers
 }
 
+func status(code int) error { return &classify.HTTPError{Status: code} }
+
 const hint = 90 * time.Second
 
 var kinds = []kind{
 	{"undecodable body, status 400 or 422, `classify.Permanent`", append(
-		with(statusError{status: 400}, statusError{status: 422}, classify.Permanent(errAny)),
+		with(status(400), status(422), classify.Permanent(errAny)),
 		consumer.JSON(func(context.Context, struct{ ID int }) error { return nil }))},
 	{"a panic", []consumer.Handler{func(context.Context, *brokers.Message) error { panic("any") }}},
 	{"connection refused or reset, status 500 or 503, deadlock, `classify.Transient`", with(syscall.ECONNREFUSED, syscall.ECONNRESET,
-		statusError{status: 500}, statusError{status: 503}, stateError("40P01"), classify.Transient(errAny))},
+		status(500), status(503), stateError("40P01"), classify.Transient(errAny))},
 	{"the handler's timeout", []consumer.Handler{func(ctx context.Context, _ *brokers.Message) error { <-ctx.Done(); return ctx.Err() }}},
 	{"`classify.RetryAfter`", with(classify.RetryAfter(errAny, hint))},
-	{"status 429, 503 with Retry-After, `classify.Throttled`", with(statusError{429, hint}, statusError{503, hint}, classify.Throttled(errAny, hint))},
-	{"status 401, expired certificate, full disk", with(statusError{status: 401}, x509.CertificateInvalidError{Reason: x509.Expired}, syscall.ENOSPC)},
+	{"status 429, 503 with Retry-After, `classify.Throttled`", with(&classify.HTTPError{Status: 429, Wait: hint}, &classify.HTTPError{Status: 503, Wait: hint}, classify.Throttled(errAny, hint))},
+	{"status 401, expired certificate, full disk", with(status(401), x509.CertificateInvalidError{Reason: x509.Expired}, syscall.ENOSPC)},
 	{"anything that no rule knows", with(errAny)},
 	{"`classify.Defer`", with(classify.Defer(errAny, hint))},
 	{"`classify.Skip`", with(classify.Skip(errAny))},

@@ -141,44 +141,39 @@ func TestNames(t *testing.T) {
 func declared(t *testing.T) (tests, exported map[string]bool) {
 	t.Helper()
 	tests, exported = map[string]bool{}, map[string]bool{}
-	for _, f := range goFiles(t) {
-		for name := range f.syntax.Scope.Objects { // all but methods
-			if f.isTest {
+	for path, file := range goFiles(t) {
+		for name := range file.Scope.Objects { // all but methods
+			if strings.HasSuffix(path, "_test.go") {
 				tests[name] = true
 			} else if ast.IsExported(name) {
-				exported[f.syntax.Name.Name+"."+name] = true
+				exported[file.Name.Name+"."+name] = true
 			}
 		}
 	}
 	return tests, exported
 }
 
-type goFile struct {
-	path   string
-	isTest bool
-	syntax *ast.File
-}
-
-// goFiles returns the syntax of all Go files of the module.
-func goFiles(t *testing.T) []goFile {
+// goFiles returns the syntax of all Go files of the module, by path.
+func goFiles(t *testing.T) map[string]*ast.File {
 	t.Helper()
-	root := moduleRoot(t)
-	var files []goFile
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+	files := map[string]*ast.File{}
+	root := os.DirFS(moduleRoot(t))
+	must(t, fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") || d.Name() == "tools"):
-			return filepath.SkipDir
-		case d.IsDir() || !strings.HasSuffix(name, ".go"):
+		case d.IsDir() && name != "." && (d.Name() == "testdata" || d.Name()[0] == '.' || d.Name() == "tools"):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(name) != ".go":
 			return nil
 		}
-		relative, _ := filepath.Rel(root, name)
-		syntax, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		files = append(files, goFile{filepath.ToSlash(relative), strings.HasSuffix(name, "_test.go"), syntax})
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		files[name], err = parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments)
 		return err
-	})
-	must(t, err)
+	}))
 	return files
 }
 
@@ -188,11 +183,12 @@ func goFiles(t *testing.T) []goFile {
 func TestPagesInTexts(t *testing.T) {
 	const home = "https://github.com/redrive-go/redrive/blob/main/"
 	root, found := moduleRoot(t), 0
-	for _, f := range goFiles(t) {
-		if f.isTest || strings.HasPrefix(f.path, "examples/") || strings.HasPrefix(f.path, "internal/") || f.syntax.Name.Name == "main" {
-			continue // which only a clone has
+	onlyInAClone := regexp.MustCompile(`_test\.go$|^examples/|^internal/`)
+	for file, syntax := range goFiles(t) {
+		if onlyInAClone.MatchString(file) || syntax.Name.Name == "main" {
+			continue
 		}
-		ast.Inspect(f.syntax, func(n ast.Node) bool {
+		ast.Inspect(syntax, func(n ast.Node) bool {
 			literal, ok := n.(*ast.BasicLit)
 			if !ok || literal.Kind != token.STRING {
 				return true
@@ -200,7 +196,7 @@ func TestPagesInTexts(t *testing.T) {
 			for _, text := range pageName.FindAllString(literal.Value, -1) {
 				name, ok := strings.CutPrefix(text, home)
 				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(name))); err != nil || !ok {
-					t.Errorf("%s: %q is not %s with a page behind it", f.path, text, home)
+					t.Errorf("%s: %q is not %s with a page behind it", file, text, home)
 				}
 				found++
 			}
