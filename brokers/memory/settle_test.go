@@ -111,15 +111,3 @@ func TestRejectMovesTheMessageAsItIs(t *testing.T) {
 		}
 	})
 }
-
-// Without a dead-letter topic the message would be lost.
-func TestRejectWithoutADeadLetterTopicIsRefused(t *testing.T) {
-	run(t, memory.Options{}, func(w *world) {
-		w.publish("in", "a")
-		d := w.one(w.source)
-		w.settle(w.source, brokers.Settlement{Delivery: d, Action: brokers.Reject}, brokers.ErrRefused)
-		w.stats("in", memory.Stats{InFlight: 1})
-		w.release(w.source, d)
-		w.ack(w.source, w.one(w.source))
-	})
-}
