@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -28,21 +27,15 @@ func TestCollect(t *testing.T) {
 			Attempts: 8, FirstFailedAt: noon, DeadAt: noon.Add(time.Second), PublishedAt: noon, DeadBy: "worker-1",
 			Cluster: 1, CollectedAt: noon.Add(time.Minute), ChangedAt: noon.Add(time.Minute),
 		}
-		got, err := s.Letter(t.Context(), 1)
-		want.Size = got.Size
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("Letter = %+v, %v\nwant %+v", got, err, want)
-		}
+		want.Size = letter(t, s, 1).Size
+		same(t, "letter", letter(t, s, 1), want)
 		raw, e, err := s.Content(t.Context(), 1)
-		if err != nil || !reflect.DeepEqual(raw, c.Raw) || !reflect.DeepEqual(e, c.Entry) {
-			t.Errorf("Content = %+v\n%+v, %v\nwant %+v\n%+v", raw, e, err, c.Raw, c.Entry)
-		}
-		if _, err := s.Letter(t.Context(), 2); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("Letter(2): %v, want ErrNotFound", err)
-		}
-		if _, _, err := s.Content(t.Context(), 2); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("Content(2): %v, want ErrNotFound", err)
-		}
+		must(t, err)
+		same(t, "message", raw, c.Raw)
+		same(t, "entry", e, c.Entry)
+		fails(t, errOf(s.Letter(t.Context(), 2)), store.ErrNotFound)
+		_, _, err = s.Content(t.Context(), 2)
+		fails(t, err, store.ErrNotFound)
 	})
 }
 
@@ -69,18 +62,16 @@ func TestContentSurvives(t *testing.T) {
 		collect(t, s, noon, all...)
 		for i, c := range all {
 			raw, e, err := s.Content(t.Context(), int64(i+1))
-			if err != nil || !reflect.DeepEqual(raw, c.Raw) {
-				t.Errorf("letter %d: the message is not as it was (%v)", i+1, err)
+			must(t, err)
+			if !reflect.DeepEqual(raw, c.Raw) {
+				t.Errorf("letter %d: the message is not as it was", i+1)
 			}
 			want, err := dlq.Decode(c.Entry.Encode(1 << 30))
-			if err != nil || !reflect.DeepEqual(e, want) {
-				t.Errorf("letter %d: the entry is %+v\nwant %+v", i+1, e, want)
-			}
+			must(t, err)
+			same(t, "entry", e, want)
 		}
 		letters := list(t, s, store.Filter{Broker: hostile, Reason: hostile, Fingerprint: hostile, MessageID: hostile}, 10)
-		if len(letters) != 2 {
-			t.Fatalf("%d letters are found by hostile texts, want 2", len(letters))
-		}
+		same(t, "found by hostile texts", idsOf(letters), []int64{2, 1})
 		if l := letters[0]; l.Source != hostile || len(l.ErrorText) > 2<<10 {
 			t.Errorf("the letter has the source %q, and an error text of %d bytes", l.Source, len(l.ErrorText))
 		}
@@ -100,9 +91,7 @@ func TestLongTexts(t *testing.T) {
 		if len(got) != 1 || got[0].ID != 2 || len(got[0].MessageID) > 512 || !strings.HasPrefix(got[0].MessageID, "éé") || !utf8.ValidString(got[0].MessageID) {
 			t.Errorf("the letters are %+v", got)
 		}
-		if n, err := s.Delete(t.Context(), noon, operator, long+"a"); n != 1 || err != nil {
-			t.Errorf("Delete = %d, %v, want 1", n, err)
-		}
+		gives(t, int64(1))(s.Delete(t.Context(), noon, operator, long+"a"))
 	})
 }
 
@@ -147,28 +136,19 @@ func TestMerge(t *testing.T) {
 				if tt.merges {
 					want = 0
 				}
-				if n, err := s.Collect(t.Context(), noon, []store.Collected{a}); err != nil || n != 1 {
-					t.Errorf("Collect = %d, %v, want 1", n, err)
-				}
-				if n, err := s.Collect(t.Context(), noon.Add(time.Hour), []store.Collected{b}); err != nil || n != want {
-					t.Errorf("Collect of the other = %d, %v, want %d", n, err, want)
-				}
+				collect(t, s, noon, a)
+				gives(t, want)(s.Collect(t.Context(), noon.Add(time.Hour), []store.Collected{b}))
 				a.Broker, b.Broker = a.Broker+"!", b.Broker+"!"
-				if n, err := s.Collect(t.Context(), noon, []store.Collected{a, b}); err != nil || n != want+1 {
-					t.Errorf("Collect of both at once = %d, %v, want %d", n, err, want+1)
-				}
+				gives(t, want+1)(s.Collect(t.Context(), noon, []store.Collected{a, b}))
 			})
 		}
 	})
 }
 
 // TestStatsAreBounded lets letters claim more topics than anybody has.
-func TestStatsAreBounded(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) { statsAreBounded(t, open(t, url)) })
-}
+func TestStatsAreBounded(t *testing.T) { onStores(t, statsAreBounded) }
 
 func statsAreBounded(t *testing.T, s *store.Store) {
-	t.Helper()
 	var batch []store.Collected
 	for n := range 1003 {
 		e := entry(n)
@@ -187,9 +167,7 @@ func statsAreBounded(t *testing.T, s *store.Store) {
 	if o := stats.Others; o.Counts != (store.Counts{Collected: 3}) || o.Bytes == 0 || o.Topic != "" {
 		t.Errorf("the others are %+v, want 3 letters", o)
 	}
-	if n := stats.Letters(); n != 1004 {
-		t.Errorf("%d letters in all, want 1004", n)
-	}
+	same(t, "letters in all", stats.Letters(), 1004)
 	for _, name := range []string{"topic-0999", "topic-1000", "topic-1001"} {
 		stats, err := s.Stats(t.Context(), noon, name, "nobody's")
 		if err != nil || len(stats.Topics) != 1000 || !slices.ContainsFunc(stats.Topics, func(of store.TopicStats) bool { return of.Topic == name }) {

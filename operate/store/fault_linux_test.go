@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,10 +11,9 @@ import (
 )
 
 // smallDisk mounts a disk of 4 MiB for the length of the test.
-func smallDisk(t *testing.T) string {
+func smallDisk(t *testing.T) (dir string) {
 	t.Helper()
-	dir := breaktest.SmallDisk(t, "4m")
-	if dir == "" {
+	if dir = breaktest.SmallDisk(t, "4m"); dir == "" {
 		t.Skip("only root may mount a small disk")
 	}
 	return dir
@@ -35,22 +33,15 @@ func TestFullDisk(t *testing.T) {
 		_, err = s.Collect(t.Context(), noon, []store.Collected{collected(entry(n))})
 	}
 	n-- // the last one
-	if !errors.Is(err, store.ErrFull) {
-		t.Fatalf("Collect on a full disk: %v, want ErrFull", err)
-	}
-	if got := list(t, s, store.Filter{}, 1000); len(got) != n || n == 0 {
-		t.Errorf("%d letters, want %d", len(got), n)
-	}
-	if err := s.Close(); err != nil {
-		t.Errorf("Close on a full disk: %v", err)
-	}
+	fails(t, err, store.ErrFull)
+	same(t, "some were collected", n > 0, true)
+	same(t, "letters", len(list(t, s, store.Filter{}, 1000)), n)
+	must(t, s.Close())
 	s = open(t, file)
-	if got := list(t, s, store.Filter{}, 1000); len(got) != n {
-		t.Errorf("%d letters after the store was opened again, want %d", len(got), n)
-	}
+	same(t, "letters after the store was opened again", len(list(t, s, store.Filter{}, 1000)), n)
 	must(t, os.Remove(ballast))
 	collect(t, s, noon, collected(entry(n)))
-	newModelOf(t, s, file).recount("topic", "topics")
+	recount(t, raw(t, file), "topic", "topics")
 }
 
 func TestReadOnlyDisk(t *testing.T) {
@@ -64,7 +55,5 @@ func TestReadOnlyDisk(t *testing.T) {
 		err = syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 	}
 	must(t, err)
-	if _, err := store.Open(t.Context(), file); !errors.Is(err, store.ErrReadOnly) {
-		t.Errorf("Open: %v, want ErrReadOnly", err)
-	}
+	fails(t, errOf(store.Open(t.Context(), file)), store.ErrReadOnly)
 }

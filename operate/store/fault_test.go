@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,10 +62,10 @@ func TestOpenRefuses(t *testing.T) {
 				t.Skip("Windows has no such modes")
 			}
 			_, err := store.Open(t.Context(), tt.url)
-			if err == nil || !strings.Contains(err.Error(), tt.says) || tt.is != nil && !errors.Is(err, tt.is) {
-				t.Errorf("Open: %v, want %q and %v", err, tt.says, tt.is)
+			if fails(t, err, tt.says); tt.is != nil {
+				fails(t, err, tt.is)
 			}
-			if err != nil && strings.Contains(err.Error(), "secret") {
+			if strings.Contains(fmt.Sprint(err), "secret") {
 				t.Errorf("the error tells the password: %v", err)
 			}
 		})
@@ -75,8 +76,7 @@ func TestNewFile(t *testing.T) {
 	for _, name := range []string{"letters.db", "with space?and%23#.db"} {
 		file := filepath.Join(t.TempDir(), name)
 		for _, url := range []string{file, "sqlite:" + file, "sqlite://" + file} {
-			s := open(t, url)
-			must(t, errOf(s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))})))
+			must(t, errOf(open(t, url).Collect(t.Context(), noon, []store.Collected{collected(entry(1))})))
 		}
 		found, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*"))
 		for _, f := range found {
@@ -97,8 +97,8 @@ func TestNewer(t *testing.T) {
 		collect(t, s, noon, collected(entry(1)))
 		must(t, errOf(raw(t, url).Exec("update meta set version = 99")))
 		_, err := store.Open(t.Context(), url)
-		if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "knows 2") {
-			t.Errorf("Open: %v, want ErrNewer and both versions", err)
+		for _, want := range []any{store.ErrNewer, "version 99", "knows 2"} {
+			fails(t, err, want)
 		}
 		wantState(t, s, 1, store.StateCollected)
 	})
@@ -113,13 +113,10 @@ func TestOlder(t *testing.T) {
 		for _, statement := range []string{"drop index letters_cluster", "create index letters_cluster on letters (cluster, state, at, id)", "update meta set version = 1"} {
 			must(t, errOf(db.Exec(statement)))
 		}
-		if got := list(t, open(t, url), store.Filter{Cluster: 1}, 10); len(got) == 0 {
-			t.Error("the letters are not there")
-		}
+		same(t, "letters", len(list(t, open(t, url), store.Filter{Cluster: 1}, 10)), 2)
 		var version int
-		if err := db.QueryRow("select version from meta").Scan(&version); err != nil || version != 2 {
-			t.Errorf("version %d, %v, want 2", version, err)
-		}
+		must(t, db.QueryRow("select version from meta").Scan(&version))
+		same(t, "version", version, 2)
 	})
 }
 
@@ -131,9 +128,7 @@ func TestDamaged(t *testing.T) {
 	for n := range 20 {
 		collect(t, s, noon, collected(entry(n)))
 	}
-	if err := s.Close(); err != nil { // which moves everything from the log into the file
-		t.Fatal(err)
-	}
+	must(t, s.Close()) // which moves everything from the log into the file
 	text, err := os.ReadFile(file)
 	if err != nil || len(text) < 100<<10 {
 		t.Fatalf("the file has %d bytes, %v", len(text), err)
@@ -147,9 +142,7 @@ func TestDamaged(t *testing.T) {
 		_, err = s.Collect(t.Context(), noon, []store.Collected{collected(entry(1000))})
 		defer s.Close()
 	}
-	if !errors.Is(err, store.ErrDamaged) {
-		t.Errorf("a damaged file: %v, want ErrDamaged", err)
-	}
+	fails(t, err, store.ErrDamaged)
 }
 
 // TestLocked has another process keep the store for itself.
@@ -166,12 +159,8 @@ func TestLocked(t *testing.T) {
 		for _, statement := range hold {
 			must(t, errOf(c.ExecContext(t.Context(), statement)))
 		}
-		if _, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))}); !errors.Is(err, store.ErrLocked) {
-			t.Errorf("Collect: %v, want ErrLocked", err)
-		}
-		if got := list(t, s, store.Filter{}, 10); len(got) != 0 {
-			t.Errorf("the letters are %+v", got)
-		}
+		fails(t, errOf(s.Collect(t.Context(), noon, []store.Collected{collected(entry(1))})), store.ErrLocked)
+		same(t, "letters", len(list(t, s, store.Filter{}, 10)), 0)
 		must(t, errOf(c.ExecContext(t.Context(), "rollback")))
 		collect(t, s, noon, collected(entry(1)))
 	})
@@ -181,12 +170,8 @@ func TestCancelledContext(t *testing.T) {
 	onStores(t, func(t *testing.T, s *store.Store) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := s.Collect(ctx, noon, []store.Collected{collected(entry(1))}); !errors.Is(err, context.Canceled) {
-			t.Errorf("Collect: %v, want context.Canceled", err)
-		}
-		if _, err := s.Letters(ctx, store.Filter{}, store.Page{}); !errors.Is(err, context.Canceled) {
-			t.Errorf("Letters: %v, want context.Canceled", err)
-		}
+		fails(t, errOf(s.Collect(ctx, noon, []store.Collected{collected(entry(1))})), context.Canceled)
+		fails(t, errOf(s.Letters(ctx, store.Filter{}, store.Page{})), context.Canceled)
 		collect(t, s, noon, collected(entry(1)))
 	})
 }
@@ -214,22 +199,17 @@ func TestCancelledWhileReading(t *testing.T) {
 func TestClockJumpsBack(t *testing.T) {
 	onStores(t, func(t *testing.T, s *store.Store) {
 		l := running(t, s, 2)
-		collect(t, s, noon.Add(-24*time.Hour), collected(entry(5)), collected(entry(6)))
-		if got := list(t, s, store.Filter{}, 1); len(got) != 4 || got[0].ID != 2 || !got[3].CollectedAt.Equal(noon.Add(-24*time.Hour)) {
-			t.Errorf("the letters are %+v", got)
-		}
+		past := noon.Add(-24 * time.Hour)
+		collect(t, s, past, collected(entry(5)), collected(entry(6)))
+		same(t, "collected at", letter(t, s, 3).CollectedAt, past)
 		queue(t, s, l, 10)
-		if _, err := s.Lease(t.Context(), noon.Add(-24*time.Hour), l.Job, "process 2", time.Minute); !errors.Is(err, store.ErrLeased) {
-			t.Errorf("Lease in the past: %v, want ErrLeased", err)
-		}
-		claimed, err := s.Claim(t.Context(), noon.Add(-24*time.Hour), l, 10)
-		if err != nil || len(claimed) != 2 {
-			t.Fatalf("Claim = %+v, %v", claimed, err)
-		}
+		fails(t, errOf(s.Lease(t.Context(), past, l.Job, "process 2", time.Minute)), store.ErrLeased)
+		claimed, err := s.Claim(t.Context(), past, l, 10)
+		must(t, err)
+		same(t, "claimed", sendingIDs(claimed), []int64{1, 2})
 		history, err := s.History(t.Context(), 1)
-		if err != nil || len(history) != 3 || history[2].To != store.StateSending {
-			t.Errorf("History = %+v, %v, want it in the order in which it happened", history, err)
-		}
+		must(t, err)
+		same(t, "last in the history", history[len(history)-1].To, store.StateSending) // in the order in which it happened
 	})
 }
 
@@ -237,32 +217,33 @@ func TestClockJumpsBack(t *testing.T) {
 func TestTwoProcesses(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		var wg sync.WaitGroup
-		added := make([]int, 2)
+		var added atomic.Int64
 		errs := make([]error, 2)
-		for i := range added {
+		for i := range errs {
 			wg.Go(func() {
-				s, err := store.Open(t.Context(), url) // both create it
-				if err != nil {
-					errs[i] = err
+				var s *store.Store
+				if s, errs[i] = store.Open(t.Context(), url); errs[i] != nil { // both create it
 					return
 				}
 				defer s.Close()
-				for n := 0; n < 100 && errs[i] == nil; n += 2 {
+				for n := 0; n < 50 && errs[i] == nil; n++ {
 					var new int
-					new, errs[i] = s.Collect(t.Context(), noon, []store.Collected{collected(entry(n)), collected(entry(n + 1))})
-					added[i] += new
+					new, errs[i] = s.Collect(t.Context(), noon, pair(n))
+					added.Add(int64(new))
 				}
 			})
 		}
 		wg.Wait()
 		must(t, errors.Join(errs...))
-		s := open(t, url)
-		letters := list(t, s, store.Filter{}, 1000)
-		if len(letters) != 100 || added[0]+added[1] != 100 {
-			t.Errorf("%d letters, of which the two say they added %v", len(letters), added)
-		}
-		newModelOf(t, s, url).recount("topic", "topics")
+		same(t, "letters", len(list(t, open(t, url), store.Filter{}, 1000)), 100)
+		same(t, "letters that the two say they added", added.Load(), 100)
+		recount(t, raw(t, url), "topic", "topics")
 	})
+}
+
+// pair is the n-th of those that are collected together.
+func pair(n int) []store.Collected {
+	return []store.Collected{collected(entry(2 * n)), collected(entry(2*n + 1))}
 }
 
 // victim is the variable by which this program learns that it is a process which
@@ -272,7 +253,7 @@ const victim = "REDRIVE_STORE_VICTIM"
 func beVictim(url string) {
 	s, err := store.Open(context.Background(), url)
 	for n := 0; err == nil; n++ {
-		if _, err = s.Collect(context.Background(), noon, []store.Collected{collected(entry(2 * n)), collected(entry(2*n + 1))}); err == nil {
+		if _, err = s.Collect(context.Background(), noon, pair(n)); err == nil {
 			fmt.Println(n)
 		}
 	}
@@ -291,10 +272,8 @@ func TestKilled(t *testing.T) {
 			if len(letters) < 2*(last+1) || len(letters)%2 != 0 {
 				t.Errorf("%d letters, after %d pairs were acknowledged", len(letters), last+1)
 			}
-			if n, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(2 * last))}); n != 0 || err != nil {
-				t.Errorf("Collect of an acknowledged letter = %d, %v", n, err)
-			}
-			newModelOf(t, s, url).recount("cluster", "clusters")
+			gives(t, 0)(s.Collect(t.Context(), noon, pair(last))) // they are known
+			recount(t, raw(t, url), "cluster", "clusters")
 		}
 	})
 }
@@ -326,9 +305,6 @@ func TestPostgresKilled(t *testing.T) {
 	server := postgrestest.New(t)
 	url := postgrestest.Schema(t, server.URL)
 	s := open(t, url)
-	batch := func(n int) []store.Collected {
-		return []store.Collected{collected(entry(2 * n)), collected(entry(2*n + 1))}
-	}
 	n := 0
 	for range 3 {
 		begun, failed := make(chan struct{}), make(chan error, 1)
@@ -337,7 +313,7 @@ func TestPostgresKilled(t *testing.T) {
 				if n == start+3 {
 					close(begun)
 				}
-				if _, err := s.Collect(t.Context(), noon, batch(n)); err != nil {
+				if _, err := s.Collect(t.Context(), noon, pair(n)); err != nil {
 					failed <- err
 					return
 				}
@@ -351,13 +327,9 @@ func TestPostgresKilled(t *testing.T) {
 		err := server.Kill()
 		<-failed
 		must(t, errors.Join(err, server.Restart()))
-		if _, err := s.Collect(t.Context(), noon, batch(n)); err != nil {
-			t.Fatalf("Collect after a restart: %v", err)
-		}
+		must(t, errOf(s.Collect(t.Context(), noon, pair(n))))
 		n++
 	}
-	if got := list(t, s, store.Filter{}, 1000); len(got) != 2*n {
-		t.Errorf("%d letters, want %d", len(got), 2*n)
-	}
-	newModelOf(t, s, url).recount("topic", "topics")
+	same(t, "letters", len(list(t, s, store.Filter{}, 1000)), 2*n)
+	recount(t, raw(t, url), "topic", "topics")
 }

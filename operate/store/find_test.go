@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -34,10 +35,7 @@ func TestLettersByFilter(t *testing.T) {
 				}
 			}
 			slices.SortFunc(want, func(a, b int64) int {
-				if d := diedAt(all[b-1]).Compare(diedAt(all[a-1])); d != 0 {
-					return d
-				}
-				return int(b - a)
+				return cmp.Or(diedAt(all[b-1]).Compare(diedAt(all[a-1])), cmp.Compare(b, a))
 			})
 			if got := idsOf(list(t, s, f, 10+random.IntN(100))); !slices.Equal(got, want) {
 				t.Fatalf("seed %d: %+v\nselects %v\nwant    %v", seed, f, got, want)
@@ -81,26 +79,19 @@ func randomFilter(random *rand.Rand) (f store.Filter) {
 	maybe(&f.Fingerprint, "f0", "f1", "f7")
 	maybe(&f.MessageID, "message-3", "message-250", "none")
 	maybe(&f.Text, "alpha", "\xff", "customer\x00")
-	if random.IntN(8) == 0 {
-		f.Header = store.HeaderFilter{Name: "tenant"}
-		if random.IntN(2) == 0 {
-			f.Header.Value = new("acme")
+	second := func() time.Time { return noon.Add(time.Duration(random.IntN(3000)) * time.Second) }
+	for _, set := range []func(){
+		func() { f.Header = store.HeaderFilter{Name: "tenant"} },
+		func() { f.Header = store.HeaderFilter{Name: "tenant", Value: new("acme")} },
+		func() { f.Since = second() },
+		func() { f.Until = second() },
+		func() { f.UpTo = random.Int64N(600) },
+		func() { f.States = []store.State{store.StateCollected, store.StateUnknown}[random.IntN(2):] },
+		func() { f.IDs = []int64{random.Int64N(600), random.Int64N(600), 100_000} },
+	} {
+		if random.IntN(8) == 0 {
+			set()
 		}
-	}
-	if random.IntN(8) == 0 {
-		f.Since = noon.Add(time.Duration(random.IntN(3000)) * time.Second)
-	}
-	if random.IntN(8) == 0 {
-		f.Until = noon.Add(time.Duration(random.IntN(3000)) * time.Second)
-	}
-	if random.IntN(8) == 0 {
-		f.UpTo = random.Int64N(600)
-	}
-	if random.IntN(8) == 0 {
-		f.States = []store.State{store.StateCollected, store.StateUnknown}[random.IntN(2):]
-	}
-	if random.IntN(8) == 0 {
-		f.IDs = []int64{random.Int64N(600), random.Int64N(600), 100_000}
 	}
 	return f
 }
@@ -143,27 +134,17 @@ func TestPagesAreStable(t *testing.T) {
 		for n := range 20 {
 			collect(t, s, noon.Add(time.Hour), collected(entry(2*n)))
 		}
-		var got []int64
-		for p := (store.Page{Limit: 3}); ; {
-			page, err := s.Letters(t.Context(), store.Filter{}, p)
-			must(t, err)
-			for _, l := range page.Letters {
-				if l.ID <= 20 {
-					got = append(got, l.ID)
-				}
-			}
-			if p.After = page.Next; p.After == "" {
-				break
-			}
-			collect(t, s, noon.Add(time.Hour), collected(entry(1+2*len(got))), collected(entry(1000+len(got))))
+		n := 0
+		got := idsOf(list(t, s, store.Filter{}, 3, func() {
+			n++
+			collect(t, s, noon.Add(time.Hour), collected(entry(2*n-1)), collected(entry(1000+n)))
+		}))
+		got = slices.DeleteFunc(got, func(id int64) bool { return id > 20 })
+		var want []int64
+		for id := int64(20); id > 0; id-- {
+			want = append(want, id)
 		}
-		want := make([]int64, 20)
-		for i := range want {
-			want[i] = int64(20 - i)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("the pages have %v, want %v", got, want)
-		}
+		same(t, "pages", got, want)
 	})
 }
 
@@ -183,12 +164,8 @@ func TestBadFilters(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := s.Letters(t.Context(), tt.f, tt.p); err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Letters: %v, want %q", err, tt.want)
-			}
-			if _, err := s.Clusters(t.Context(), tt.f, store.ByOpen, tt.p); err == nil {
-				t.Error("Clusters: no error")
-			}
+			fails(t, errOf(s.Letters(t.Context(), tt.f, tt.p)), tt.want)
+			fails(t, errOf(s.Clusters(t.Context(), tt.f, store.ByOpen, tt.p)), "")
 		})
 	}
 }
@@ -206,15 +183,10 @@ func TestEmptyClusters(t *testing.T) {
 			batch = append(batch, collected(e))
 		}
 		collect(t, s, noon, batch...)
-		if n, err := s.Delete(t.Context(), noon, operator, "deleted"); n != 300 || err != nil {
-			t.Fatalf("Delete = %d, %v", n, err)
-		}
-		if got := list(t, s, store.Filter{Topic: "orders"}, 100); len(got) != 50 {
-			t.Errorf("%d letters, want 50", len(got))
-		}
+		gives(t, int64(300))(s.Delete(t.Context(), noon, operator, "deleted"))
+		same(t, "letters", len(list(t, s, store.Filter{Topic: "orders"}, 100)), 50)
 		clusters, err := s.Clusters(t.Context(), store.Filter{}, store.ByOpen, store.Page{})
-		if err != nil || len(clusters.Clusters) != 50 {
-			t.Errorf("%d clusters, %v, want 50", len(clusters.Clusters), err)
-		}
+		must(t, err)
+		same(t, "clusters", len(clusters.Clusters), 50)
 	})
 }

@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,8 +25,7 @@ func TestBreakdown(t *testing.T) {
 			if n == 3 {
 				e = e.Stub()
 			}
-			c := collected(e)
-			collect(t, s, noon.Add(time.Hour), c)
+			collect(t, s, noon.Add(time.Hour), collected(e))
 		}
 		must(t, errOf(s.Discard(t.Context(), noon, operator, store.Filter{IDs: []int64{2}})))
 		with := func(f func(*store.Slice)) store.Slice {
@@ -47,19 +45,15 @@ func TestBreakdown(t *testing.T) {
 		}
 		for _, f := range []store.Filter{{}, {Text: "order"}, {Topic: "orders", Since: noon, MessageID: ""}} {
 			got, err := s.Breakdown(t.Context(), f)
-			var bytes int64
+			must(t, err)
 			for i := range got {
-				bytes += got[i].Bytes
+				same(t, "a size of 0", got[i].Bytes == 0, false)
 				got[i].Bytes = 0
 			}
-			if err != nil || !reflect.DeepEqual(got, want) || bytes == 0 {
-				t.Errorf("Breakdown(%+v) = %+v (%d bytes), %v\nwant %+v", f, got, bytes, err, want)
-			}
+			same(t, fmt.Sprintf("breakdown of %+v", f), got, want)
 		}
 		for _, f := range []store.Filter{{Topic: "other"}, {UpTo: 1, States: []store.State{store.StateUnknown}}, {Text: "nobody wrote this"}} {
-			if got, err := s.Breakdown(t.Context(), f); err != nil || len(got) != 0 {
-				t.Errorf("Breakdown(%+v) = %+v, %v, want nothing", f, got, err)
-			}
+			gives(t, []store.Slice(nil))(s.Breakdown(t.Context(), f))
 		}
 	})
 }
@@ -74,7 +68,7 @@ func TestSweep(t *testing.T) {
 		}
 		must(t, errOf(s.Discard(t.Context(), noon, operator, store.Filter{IDs: []int64{3}})))
 		must(t, s.SetJob(t.Context(), noon, operator, l.Job, store.JobDone, ""))
-		steps := []struct {
+		for _, step := range []struct {
 			now  time.Duration
 			keep store.Retention
 			want store.Swept
@@ -85,55 +79,34 @@ func TestSweep(t *testing.T) {
 			{12 * time.Hour, store.Retention{Confirmed: 10 * time.Hour, Returned: 10 * time.Hour}, store.Swept{Letters: 1}},
 			{12 * time.Hour, store.Retention{Discarded: 11 * time.Hour}, store.Swept{Letters: 1}},
 			{12 * time.Hour, store.Retention{Audit: 11 * time.Hour}, store.Swept{Jobs: 1, Acts: 3}},
-		}
-		for i, step := range steps {
-			got, err := s.Sweep(t.Context(), noon.Add(step.now), step.keep)
-			if err != nil || got != step.want {
-				t.Errorf("step %d: Sweep = %+v, %v, want %+v", i, got, err, step.want)
-			}
+		} {
+			gives(t, step.want)(s.Sweep(t.Context(), noon.Add(step.now), step.keep))
 		}
 		wantState(t, s, 4, store.StateCollected)
-		if _, _, err := s.Content(t.Context(), 1); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("the content of a letter that was swept: %v", err)
-		}
-		if n, err := s.Delete(t.Context(), noon, operator, "customer-3"); n != 1 || err != nil {
-			t.Fatalf("Delete = %d, %v", n, err)
-		}
-		if got, err := s.Sweep(t.Context(), noon, store.Retention{}); err != nil || got != (store.Swept{Clusters: 1}) {
-			t.Errorf("Sweep of an empty store = %+v, %v, want the cluster gone and the topic kept, which has a receipt", got, err)
-		}
+		_, _, err := s.Content(t.Context(), 1)
+		fails(t, err, store.ErrNotFound)
+		gives(t, int64(1))(s.Delete(t.Context(), noon, operator, "customer-3"))
+		gives(t, store.Swept{Clusters: 1})(s.Sweep(t.Context(), noon, store.Retention{})) // the topic is kept, which has a receipt
 	})
 }
 
 // TestSweepByTopic keeps the letters of a topic for another time than the others.
 func TestSweepByTopic(t *testing.T) {
 	onStores(t, func(t *testing.T, s *store.Store) {
-		list := []store.Collected{collected(entry(1)), collected(entry(2)), collected(entry(3))}
-		list[1].Broker, list[2].Entry.Message.Topic = "another", "payments"
-		collect(t, s, noon, list...)
-		if n, err := s.Discard(t.Context(), noon, operator, store.Filter{}); n != 3 || err != nil {
-			t.Fatalf("Discard = %d, %v", n, err)
-		}
+		letters := []store.Collected{collected(entry(1)), collected(entry(2)), collected(entry(3))}
+		letters[1].Broker, letters[2].Entry.Message.Topic = "another", "payments"
+		collect(t, s, noon, letters...)
+		gives(t, int64(3))(s.Discard(t.Context(), noon, operator, store.Filter{}))
 		keep := store.Retention{Discarded: 10 * time.Hour, Of: map[store.Topic]store.Retention{
-			{Broker: list[0].Broker, Name: list[0].Entry.Message.Topic}: {Discarded: 20 * time.Hour},
-			{Broker: list[0].Broker, Name: "payments"}:                  {Discarded: time.Hour},
+			{Broker: "rabbit", Name: "orders"}:   {Discarded: 20 * time.Hour},
+			{Broker: "rabbit", Name: "payments"}: {Discarded: time.Hour},
 		}}
 		for _, step := range []struct {
 			hours int
 			left  []int64
 		}{{2, []int64{2, 1}}, {11, []int64{1}}, {21, nil}} {
 			must(t, errOf(s.Sweep(t.Context(), noon.Add(time.Duration(step.hours)*time.Hour), keep)))
-			got, err := s.Letters(t.Context(), store.Filter{}, store.Page{})
-			must(t, err)
-			var left []int64
-			for _, l := range got.Letters {
-				left = append(left, l.ID)
-			}
-			slices.Sort(left)
-			slices.Sort(step.left)
-			if !slices.Equal(left, step.left) {
-				t.Errorf("after %d hours the letters %v are left, want %v", step.hours, left, step.left)
-			}
+			same(t, fmt.Sprint("left after hours: ", step.hours), idsOf(list(t, s, store.Filter{}, 10)), step.left)
 		}
 	})
 }
@@ -151,30 +124,22 @@ func TestDelete(t *testing.T) {
 		e.Message.Headers = brokers.Headers{{Name: "user", Value: secret}}
 		collect(t, s, noon.Add(time.Hour), collected(e), collected(entry(2)))
 		anna := store.Actor{Who: "anna", Command: "delete", Reason: "asked for, ticket 7"}
-		n, err := s.Delete(t.Context(), noon, anna, secret)
-		if err != nil || n != 1 {
-			t.Fatalf("Delete = %d, %v, want 1", n, err)
-		}
-		if got := list(t, s, store.Filter{}, 10); len(got) != 1 || got[0].ID != 2 {
-			t.Errorf("the letters are %+v", got)
-		}
+		gives(t, int64(1))(s.Delete(t.Context(), noon, anna, secret))
+		same(t, "letters", idsOf(list(t, s, store.Filter{}, 10)), []int64{2})
 		clusters, err := s.Clusters(t.Context(), store.Filter{}, store.ByOpen, store.Page{})
-		if err != nil || len(clusters.Clusters) != 1 || clusters.Clusters[0].ErrorText != "connection refused" {
-			t.Errorf("Clusters = %+v, %v", clusters, err)
+		must(t, err)
+		if len(clusters.Clusters) != 1 || clusters.Clusters[0].ErrorText != "connection refused" {
+			t.Errorf("Clusters = %+v", clusters)
 		}
-		audit, err := s.Audit(t.Context(), store.Page{})
-		if want := []store.Act{{ID: 1, At: noon, Actor: anna, What: "delete", Letters: 1}}; err != nil || !slices.Equal(audit.Acts, want) {
-			t.Errorf("Audit = %+v, %v, want %+v", audit, err, want)
-		}
-		if n, err := s.Collect(t.Context(), noon, []store.Collected{collected(e)}); n != 1 || err != nil {
-			t.Errorf("Collect of the letter = %d, %v: nothing remembers it", n, err)
-		}
+		audit := store.AuditListing{Acts: []store.Act{{ID: 1, At: noon, Actor: anna, What: "delete", Letters: 1}}}
+		gives(t, audit)(s.Audit(t.Context(), store.Page{}))
+		collect(t, s, noon, collected(e)) // nothing remembers it
 		must(t, errOf(s.Delete(t.Context(), noon, store.Actor{}, secret)))
 		files, _ := filepath.Glob(url + "*")
 		for _, file := range files {
-			if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte(secret)) {
-				t.Errorf("%s still has it (%v)", filepath.Base(file), err)
-			}
+			text, err := os.ReadFile(file)
+			must(t, err)
+			same(t, filepath.Base(file)+" still has it", bytes.Contains(text, []byte(secret)), false)
 		}
 	})
 }
@@ -187,40 +152,19 @@ func TestPutBack(t *testing.T) {
 		again := collected(entry(1))
 		ctx, cancel := context.WithCancel(t.Context())
 		put, err := s.PutBack(ctx, noon, operator, []int64{1, 2, 3, 4, 99}, func(_ context.Context, letters []int64) ([]int64, error) {
-			if !slices.Equal(letters, []int64{2, 3, 4}) {
-				t.Errorf("letters %d are published, want those that no job holds", letters)
-			}
-			collect(t, s, noon.Add(time.Hour), again) // by somebody who is fast, and who acks it
+			same(t, "published", letters, []int64{2, 3, 4}) // those that no job holds
+			collect(t, s, noon.Add(time.Hour), again)       // by somebody who is fast, and who acks it
 			cancel()
 			return []int64{2, 4}, refused
 		})
-		if put != 2 || !errors.Is(err, refused) {
-			t.Fatalf("PutBack = %d, %v, want 2 and the error of publish", put, err)
-		}
+		same(t, "put back", put, 2)
+		fails(t, err, refused)
 		for id, want := range map[int64]store.State{1: store.StateQueued, 2: store.StateDiscarded, 3: store.StateCollected, 4: store.StateDiscarded, 5: store.StateCollected} {
 			wantState(t, s, id, want)
 		}
 		must(t, errOf(s.Sweep(t.Context(), noon.Add(1000*time.Hour), store.Retention{Discarded: time.Hour})))
-		if got := idsOf(list(t, s, store.Filter{MessageID: "message-1"}, 10)); !slices.Equal(got, []int64{5}) {
-			t.Errorf("after retention the letters with that ID are %d, want the one that was collected again", got)
-		}
-		collect(t, s, noon.Add(time.Hour), collected(entry(2))) // of which nobody knows whether the broker has it
-	})
-}
-
-// TestDiscardedComesAgain delivers a letter once more after it was discarded: in
-// a moment, because an ack got lost, and after a week.
-func TestDiscardedComesAgain(t *testing.T) {
-	onStores(t, func(t *testing.T, s *store.Store) {
-		c := collected(entry(1))
-		collect(t, s, noon, c)
-		must(t, errOf(s.Discard(t.Context(), noon, operator, store.Filter{})))
-		for _, later := range []time.Duration{time.Second, 7 * 24 * time.Hour} {
-			if n, err := s.Collect(t.Context(), noon.Add(later), []store.Collected{c}); n != 0 || err != nil {
-				t.Errorf("Collect %v later = %d, %v, want none", later, n, err)
-			}
-		}
-		wantState(t, s, 1, store.StateDiscarded)
+		same(t, "letters after retention", idsOf(list(t, s, store.Filter{MessageID: "message-1"}, 10)), []int64{5}) // collected again
+		collect(t, s, noon.Add(time.Hour), collected(entry(2)))                                                     // of which nobody knows whether the broker has it
 	})
 }
 
@@ -266,18 +210,10 @@ func TestCopy(t *testing.T) {
 		onBoth(t, func(t *testing.T, into string) {
 			to := open(t, into)
 			must(t, s.Copy(t.Context(), to))
-			if got := everything(t, to); !reflect.DeepEqual(got, want) {
-				t.Errorf("the copy is\n%+v\nwant\n%+v", got, want)
-			}
-			if err := s.Copy(t.Context(), to); !errors.Is(err, store.ErrNotEmpty) {
-				t.Errorf("Copy into a store that is not empty: %v", err)
-			}
-			if got := claim(t, to, l, 3); len(got) != 2 || got[0].Token != claimed[1].Token {
-				t.Errorf("the job goes on with %+v", got)
-			}
-			if n, err := to.Collect(t.Context(), noon, []store.Collected{collected(large), collected(entry(200))}); n != 1 || err != nil {
-				t.Errorf("Collect into the copy = %d, %v, want 1: it knows the other", n, err)
-			}
+			same(t, "the copy", everything(t, to), want)
+			fails(t, s.Copy(t.Context(), to), store.ErrNotEmpty)
+			same(t, "the job goes on", claim(t, to, l, 3), claimed[1:])
+			gives(t, 1)(to.Collect(t.Context(), noon, []store.Collected{collected(large), collected(entry(200))})) // it knows the other
 			wantState(t, to, 15, store.StateCollected)
 		})
 	})
@@ -286,19 +222,15 @@ func TestCopy(t *testing.T) {
 // TestCopyIsOneMoment copies while others write.
 func TestCopyIsOneMoment(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
-		s, to := open(t, url), open(t, sibling(t, url))
-		done := make(chan struct{})
+		intoURL := sibling(t, url)
+		s, to := open(t, url), open(t, intoURL)
+		var ended atomic.Bool
 		started := make(chan struct{})
 		errs := make(chan error, 1)
 		go func() {
 			defer close(errs)
-			for n := 0; ; n++ {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				if _, err := s.Collect(t.Context(), noon, []store.Collected{collected(entry(2 * n)), collected(entry(2*n + 1))}); err != nil {
+			for n := 0; !ended.Load(); n++ {
+				if _, err := s.Collect(t.Context(), noon, pair(n)); err != nil {
 					errs <- err
 					return
 				}
@@ -309,17 +241,14 @@ func TestCopyIsOneMoment(t *testing.T) {
 		}()
 		<-started
 		err := s.Copy(t.Context(), to)
-		close(done)
+		ended.Store(true)
 		must(t, errors.Join(err, <-errs))
 		letters := list(t, to, store.Filter{}, 1000)
-		stats, err := to.Stats(t.Context(), noon)
-		if n := len(letters); err != nil || n%2 != 0 || stats.Topics[0].Counts.Collected != int64(n) {
-			t.Errorf("the copy has %d letters of pairs, and counts %+v, %v", n, stats, err)
-		}
+		same(t, "pairs without the second", len(letters)%2, 0)
+		recount(t, raw(t, intoURL), "topic", "topics")
 		for _, l := range letters {
-			if _, _, err := to.Content(t.Context(), l.ID); err != nil {
-				t.Error(err)
-			}
+			_, _, err := to.Content(t.Context(), l.ID)
+			must(t, err)
 		}
 	})
 }

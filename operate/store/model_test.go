@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -16,17 +15,22 @@ import (
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// TestModel does random things to a store and to a plain model of it, and holds
-// them against each other after each.
+// TestModel does random things to a store, as two processes, and to a plain model of
+// it, and holds them against each other after each.
 func TestModel(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		seed := rand.Uint64()
-		m := newModel(t, url, seed)
+		m := &model{t: t, db: raw(t, url), random: rand.New(rand.NewPCG(seed, 2)), now: noon, letters: map[int64]*modelLetter{}}
+		processes := []*store.Store{open(t, url), open(t, url)}
 		steps := []func(){
-			m.collect, m.collect, m.collect, m.comeBack, m.createJob, m.queue, m.queue, m.nextWave, m.claim, m.claim, m.sent, m.sent, m.receipt, m.receipt, m.receipt,
-			m.expire, m.endJob, m.discard, m.restore, m.putBack, m.sweep, m.delete,
+			m.collect, m.collect, m.collect, m.again, m.withToken(m.comeBack), m.createJob, m.restore, m.sweep,
+			m.withJob(m.queue), m.withJob(m.queue), m.withJob(m.nextWave), m.withJob(m.claim), m.withJob(m.claim),
+			m.withJob(m.sent), m.withJob(m.sent), m.withJob(m.expire), m.withJob(m.endJob),
+			m.withToken(m.receipt), m.withToken(m.receipt), m.withToken(m.receipt),
+			m.withLetter(m.discard), m.withLetter(m.putBack), m.withLetter(m.delete),
 		}
 		for n := range 300 {
+			m.s = processes[m.random.IntN(2)]
 			m.now = m.now.Add(time.Duration(1+m.random.IntN(1000)) * time.Millisecond)
 			steps[m.random.IntN(len(steps))]()
 			if m.compare(); t.Failed() {
@@ -51,6 +55,7 @@ type model struct {
 
 type modelLetter struct {
 	id             int64
+	collected      store.Collected
 	key            string
 	at             time.Time
 	state, was     store.State
@@ -59,6 +64,7 @@ type modelLetter struct {
 	wave           *store.Tally
 	job            *modelJob
 	failed         bool
+	putBack        bool
 	changed        time.Time
 }
 
@@ -70,16 +76,6 @@ type modelJob struct {
 	waves   []*store.Tally
 	skipped int64
 	ended   bool
-}
-
-func newModel(t *testing.T, url string, seed uint64) *model {
-	m := newModelOf(t, open(t, url), url)
-	m.random = rand.New(rand.NewPCG(seed, 2))
-	return m
-}
-
-func newModelOf(t *testing.T, s *store.Store, url string) *model {
-	return &model{t: t, s: s, db: raw(t, url), now: noon, letters: map[int64]*modelLetter{}}
 }
 
 func (m *model) check(err error) {
@@ -112,17 +108,30 @@ func (m *model) some(f func(*modelLetter) bool) *modelLetter {
 	return list[m.random.IntN(len(list))]
 }
 
-func (m *model) job() *modelJob {
-	var open []*modelJob
-	for _, j := range m.jobs {
-		if !j.ended {
-			open = append(open, j)
+func (m *model) withLetter(step func(*modelLetter)) func() {
+	return func() {
+		if l := m.some(func(*modelLetter) bool { return true }); l != nil {
+			step(l)
 		}
 	}
-	if len(open) == 0 {
-		return nil
+}
+
+func (m *model) withToken(step func(*modelLetter)) func() {
+	return func() {
+		if l := m.some(func(l *modelLetter) bool { return l.token != "" }); l != nil {
+			step(l)
+		}
 	}
-	return open[m.random.IntN(len(open))]
+}
+
+// withJob gives a step one of the jobs that have not ended.
+func (m *model) withJob(step func(*modelJob)) func() {
+	return func() {
+		open := slices.DeleteFunc(slices.Clone(m.jobs), func(j *modelJob) bool { return j.ended })
+		if len(open) > 0 {
+			step(open[m.random.IntN(len(open))])
+		}
+	}
 }
 
 // counter is the one of a state in a tally.
@@ -161,7 +170,7 @@ func (m *model) add(send string) *modelLetter {
 		m.t.Fatalf("%s: Collect = %d, want 1", m.did, n)
 	}
 	m.last++
-	l := &modelLetter{id: m.last, key: e.Message.Key, at: e.DeadAt, state: store.StateCollected, changed: m.now}
+	l := &modelLetter{id: m.last, collected: c, key: e.Message.Key, at: e.DeadAt, state: store.StateCollected, changed: m.now}
 	m.letters[l.id] = l
 	return l
 }
@@ -171,11 +180,15 @@ func (m *model) collect() {
 	m.add("")
 }
 
-func (m *model) comeBack() {
-	old := m.some(func(l *modelLetter) bool { return l.token != "" })
-	if old == nil {
-		return
+// again collects a letter that is known, whatever became of it.
+func (m *model) again() {
+	if l := m.some(func(l *modelLetter) bool { return !l.putBack }); l != nil {
+		m.did = fmt.Sprintf("letter %d, which is %s, is collected again", l.id, l.state)
+		gives(m.t, 0)(m.s.Collect(m.t.Context(), m.now, []store.Collected{l.collected}))
 	}
+}
+
+func (m *model) comeBack(old *modelLetter) {
 	m.did = fmt.Sprintf("letter %d comes back", old.id)
 	l := m.add(old.token)
 	if old.next != 0 {
@@ -188,7 +201,7 @@ func (m *model) comeBack() {
 }
 
 func (m *model) createJob() {
-	if m.job() != nil && m.random.IntN(3) > 0 {
+	if slices.ContainsFunc(m.jobs, func(j *modelJob) bool { return !j.ended }) && m.random.IntN(3) > 0 {
 		return
 	}
 	m.did = "create a job"
@@ -199,11 +212,7 @@ func (m *model) createJob() {
 	m.jobs = append(m.jobs, &modelJob{lease: l, upTo: m.last, waves: []*store.Tally{{}}})
 }
 
-func (m *model) queue() {
-	j := m.job()
-	if j == nil {
-		return
-	}
+func (m *model) queue(j *modelJob) {
 	want := 1 + m.random.IntN(6)
 	m.did = fmt.Sprintf("job %d queues %d", j.lease.Job, want)
 	skips := func(id int64) bool { return id%7 == 0 }
@@ -239,28 +248,16 @@ func (m *model) queue() {
 			queued--
 		}
 	}
-	if queued != 0 {
-		m.t.Errorf("%s: it queued %d more than it should", m.did, queued)
-	}
+	same(m.t, m.did+", more than it should", queued, 0)
 }
 
-func (m *model) nextWave() {
-	if j := m.job(); j != nil {
-		m.did = fmt.Sprintf("job %d goes on to wave %d", j.lease.Job, len(j.waves)+1)
-		n, err := m.s.NextWave(m.t.Context(), m.now, j.lease)
-		m.check(err)
-		j.waves = append(j.waves, &store.Tally{})
-		if n != len(j.waves) {
-			m.t.Errorf("%s: it is wave %d", m.did, n)
-		}
-	}
+func (m *model) nextWave(j *modelJob) {
+	j.waves = append(j.waves, &store.Tally{})
+	m.did = fmt.Sprintf("job %d goes on to wave %d", j.lease.Job, len(j.waves))
+	gives(m.t, len(j.waves))(m.s.NextWave(m.t.Context(), m.now, j.lease))
 }
 
-func (m *model) claim() {
-	j := m.job()
-	if j == nil {
-		return
-	}
+func (m *model) claim(j *modelJob) {
 	m.did = fmt.Sprintf("job %d claims", j.lease.Job)
 	n := 1 + m.random.IntN(4)
 	claimed, err := m.s.Claim(m.t.Context(), m.now, j.lease, n)
@@ -288,11 +285,7 @@ func (m *model) claim() {
 	}
 }
 
-func (m *model) sent() {
-	j := m.job()
-	if j == nil {
-		return
-	}
+func (m *model) sent(j *modelJob) {
 	m.did = fmt.Sprintf("the broker answers job %d", j.lease.Job)
 	var outcomes []store.Outcome
 	for _, l := range m.sorted(func(l *modelLetter) bool { return l.job == j && l.state == store.StateSending }) {
@@ -307,17 +300,15 @@ func (m *model) sent() {
 			m.move(l, store.StateSent)
 		}
 	}
-	if l := m.some(func(l *modelLetter) bool { return l.job != j }); l != nil {
-		outcomes = append(outcomes, store.Outcome{Letter: l.id}) // not its own
+	for _, l := range m.sorted(func(l *modelLetter) bool {
+		return l.job != j || l.changed.Before(m.now) && l.state != store.StateSending
+	}) {
+		outcomes = append(outcomes, store.Outcome{Letter: l.id, Refused: []string{"", "so it seems"}[m.random.IntN(2)]}) // not its own, or a receipt was faster
 	}
 	m.check(m.s.Sent(m.t.Context(), m.now, j.lease, outcomes))
 }
 
-func (m *model) receipt() {
-	l := m.some(func(l *modelLetter) bool { return l.token != "" })
-	if l == nil {
-		return
-	}
+func (m *model) receipt(l *modelLetter) {
 	outcome := []string{"failed", "handled", "dead"}[m.random.IntN(3)]
 	m.did = fmt.Sprintf("letter %d, which is %s, %s", l.id, l.state, outcome)
 	believed, err := m.s.Receipts(m.t.Context(), m.now, []dlq.Receipt{{Send: l.token, Outcome: outcome}, {Send: l.token + "x", Outcome: outcome}, {Send: l.old, Outcome: outcome}})
@@ -340,21 +331,18 @@ func (m *model) receipt() {
 	}
 }
 
-func (m *model) expire() {
-	if j := m.job(); j != nil {
-		m.did = fmt.Sprintf("job %d waits no longer", j.lease.Job)
-		before := m.now.Add(-5 * time.Second)
-		_, err := m.s.Expire(m.t.Context(), m.now, j.lease.Job, before)
-		m.check(err)
-		for _, l := range m.sorted(func(l *modelLetter) bool { return l.job == j && l.state == store.StateSent && l.changed.Before(before) }) {
-			m.move(l, store.StateUnknown)
-		}
+func (m *model) expire(j *modelJob) {
+	m.did = fmt.Sprintf("job %d waits no longer", j.lease.Job)
+	before := m.now.Add(-5 * time.Second)
+	list := m.sorted(func(l *modelLetter) bool { return l.job == j && l.state == store.StateSent && l.changed.Before(before) })
+	gives(m.t, int64(len(list)))(m.s.Expire(m.t.Context(), m.now, j.lease.Job, before))
+	for _, l := range list {
+		m.move(l, store.StateUnknown)
 	}
 }
 
-func (m *model) endJob() {
-	j := m.job()
-	if j == nil || m.random.IntN(3) > 0 {
+func (m *model) endJob(j *modelJob) {
+	if m.random.IntN(3) > 0 {
 		return
 	}
 	m.did = fmt.Sprintf("job %d is cancelled", j.lease.Job)
@@ -374,30 +362,23 @@ func (m *model) endJob() {
 
 var discardable = in(store.StateCollected, store.StateUnknown, store.StateReturned, store.StateSkipped)
 
-func (m *model) discard() {
-	l := m.some(func(*modelLetter) bool { return true })
-	if l == nil {
-		return
-	}
+func (m *model) discard(l *modelLetter) {
 	m.did = fmt.Sprintf("discard letter %d", l.id)
 	n, err := m.s.Discard(m.t.Context(), m.now, operator, store.Filter{IDs: []int64{l.id}})
 	m.check(err)
 	m.discarded(l, n)
 }
 
-func (m *model) putBack() {
-	if l := m.some(func(*modelLetter) bool { return true }); l != nil {
-		m.did = fmt.Sprintf("put letter %d back", l.id)
-		n, err := m.s.PutBack(m.t.Context(), m.now, operator, []int64{l.id}, func(_ context.Context, letters []int64) ([]int64, error) { return letters, nil })
-		m.check(err)
-		m.discarded(l, n)
-	}
+func (m *model) putBack(l *modelLetter) {
+	m.did = fmt.Sprintf("put letter %d back", l.id)
+	n, err := m.s.PutBack(m.t.Context(), m.now, operator, []int64{l.id}, func(_ context.Context, letters []int64) ([]int64, error) { return letters, nil })
+	m.check(err)
+	l.putBack = l.putBack || n > 0
+	m.discarded(l, n)
 }
 
 func (m *model) discarded(l *modelLetter, n int64) {
-	if discardable(l) != (n == 1) {
-		m.t.Errorf("%s, which is %s: %d", m.did, l.state, n)
-	}
+	same(m.t, m.did+", which is "+string(l.state), n == 1, discardable(l))
 	if n == 1 {
 		l.was = l.state
 		m.move(l, store.StateDiscarded)
@@ -406,9 +387,9 @@ func (m *model) discarded(l *modelLetter, n int64) {
 
 func (m *model) restore() {
 	m.did = "restore"
-	_, err := m.s.Restore(m.t.Context(), m.now, operator, store.Filter{})
-	m.check(err)
-	for _, l := range m.sorted(in(store.StateDiscarded)) {
+	list := m.sorted(in(store.StateDiscarded))
+	gives(m.t, int64(len(list)))(m.s.Restore(m.t.Context(), m.now, operator, store.Filter{}))
+	for _, l := range list {
 		m.move(l, l.was)
 	}
 }
@@ -426,28 +407,18 @@ func (m *model) sweep() {
 			}
 		}
 	}
-	if swept.Letters != 0 {
-		m.t.Errorf("it swept %d more than it should", swept.Letters)
-	}
+	same(m.t, "swept more than it should", swept.Letters, 0)
 }
 
-func (m *model) delete() {
-	l := m.some(func(*modelLetter) bool { return true })
-	if l == nil {
-		return
-	}
+func (m *model) delete(l *modelLetter) {
 	m.did = "delete " + l.key
-	n, err := m.s.Delete(m.t.Context(), m.now, operator, l.key)
-	m.check(err)
 	list := m.sorted(func(other *modelLetter) bool { return other.key == l.key })
+	gives(m.t, int64(len(list)))(m.s.Delete(m.t.Context(), m.now, operator, l.key))
 	for _, l := range list {
 		if in(store.StateQueued, store.StateSending, store.StateSent)(l) {
 			*counter(l.wave, l.state)--
 		}
 		delete(m.letters, l.id)
-	}
-	if int(n) != len(list) {
-		m.t.Errorf("%s: %d, want %d", m.did, n, len(list))
 	}
 }
 
@@ -464,35 +435,29 @@ func (m *model) compare() {
 	for _, l := range slices.Backward(m.sorted(func(*modelLetter) bool { return true })) {
 		want = append(want, fmt.Sprint(l.id, l.state, l.previous, l.next, slices.Index(m.jobs, l.job)))
 	}
-	if !slices.Equal(got, want) {
-		m.t.Errorf("the letters are %q\nwant %q", got, want)
-	}
+	same(m.t, "letters", got, want)
 	for _, j := range m.jobs {
 		got, err := m.s.Job(m.t.Context(), j.lease.Job)
 		m.check(err)
-		if got.Skipped["seven"] != j.skipped {
-			m.t.Errorf("job %d has skipped %d, want %d", got.ID, got.Skipped["seven"], j.skipped)
-		}
+		same(m.t, fmt.Sprint("skipped by job ", got.ID), got.Skipped["seven"], j.skipped)
 		for i, want := range j.waves {
-			if got := wave(m.t, m.s, j.lease.Job, i+1); got.Tally != *want {
-				m.t.Errorf("wave %d of job %d: %+v\nwant %+v", i+1, j.lease.Job, got.Tally, *want)
-			}
+			same(m.t, fmt.Sprintf("wave %d of job %d", i+1, got.ID), wave(m.t, m.s, got.ID, i+1).Tally, *want)
 		}
 	}
-	m.recount("topic", "topics")
-	m.recount("cluster", "clusters")
+	recount(m.t, m.db, "topic", "topics")
+	recount(m.t, m.db, "cluster", "clusters")
 }
 
 // recount holds kept counters against the letters.
-func (m *model) recount(column, table string) {
-	m.t.Helper()
+func recount(t *testing.T, db *sql.DB, column, table string) {
+	t.Helper()
 	kept, counted := map[string]int64{}, map[string]int64{}
 	var columns []string
 	for _, s := range store.States() {
 		columns = append(columns, string(s))
 	}
-	rows, err := m.db.Query("select id, bytes, " + strings.Join(columns, ", ") + " from " + table)
-	m.check(err)
+	rows, err := db.Query("select id, bytes, " + strings.Join(columns, ", ") + " from " + table)
+	must(t, err)
 	for rows.Next() {
 		var id, bytes int64
 		n := make([]int64, len(columns))
@@ -500,24 +465,22 @@ func (m *model) recount(column, table string) {
 		for i := range n {
 			dest = append(dest, &n[i])
 		}
-		m.check(rows.Scan(dest...))
+		must(t, rows.Scan(dest...))
 		for i, n := range append(n, bytes) {
 			if n != 0 {
 				kept[fmt.Sprint(table, id, append(columns, "bytes")[i])] = n
 			}
 		}
 	}
-	m.check(rows.Err())
-	rows, err = m.db.Query("select " + column + ", state, count(*), cast(sum(size) as bigint) from letters group by " + column + ", state")
-	m.check(err)
+	must(t, rows.Err())
+	rows, err = db.Query("select " + column + ", state, count(*), cast(sum(size) as bigint) from letters group by " + column + ", state")
+	must(t, err)
 	for rows.Next() {
 		var id, state, n, bytes int64
-		m.check(rows.Scan(&id, &state, &n, &bytes))
+		must(t, rows.Scan(&id, &state, &n, &bytes))
 		counted[fmt.Sprint(table, id, columns[state])] = n
 		counted[fmt.Sprint(table, id, "bytes")] += bytes
 	}
-	m.check(rows.Err())
-	if !maps.Equal(kept, counted) {
-		m.t.Errorf("%s: the counters are %v\nwant %v", table, kept, counted)
-	}
+	must(t, rows.Err())
+	same(t, "counters of "+table, kept, counted)
 }

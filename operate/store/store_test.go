@@ -1,11 +1,13 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +28,40 @@ func must(t testing.TB, err error) {
 
 // errOf returns the error of a call alone.
 func errOf[T any](_ T, err error) error { return err }
+
+// gives returns a function that fails the test unless a call returned this value.
+func gives[T any](t testing.TB, want T) func(T, error) {
+	return func(got T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("error: %v", err)
+		}
+		same(t, "result", got, want)
+	}
+}
+
+// same fails the test unless two values are equal.
+func same[T any](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: got %+v\nwant %+v", what, got, want)
+	}
+}
+
+// fails wants an error that is another, or that has a text in it.
+func fails(t testing.TB, err error, want any) {
+	t.Helper()
+	switch want := want.(type) {
+	case error:
+		if !errors.Is(err, want) {
+			t.Errorf("error: got %v, want %v", err, want)
+		}
+	case string:
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error: got %v, want %q", err, want)
+		}
+	}
+}
 
 // noon is when the tests begin.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -66,9 +102,7 @@ func open(t testing.TB, url string) *store.Store {
 	s, err := store.Open(t.Context(), url)
 	must(t, err)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Close())
 	})
 	return s
 }
@@ -96,13 +130,12 @@ func collected(e dlq.Entry) store.Collected {
 
 func collect(t testing.TB, s *store.Store, now time.Time, letters ...store.Collected) {
 	t.Helper()
-	if n, err := s.Collect(t.Context(), now, letters); err != nil || n != len(letters) {
-		t.Fatalf("Collect = %d, %v, want %d", n, err, len(letters))
-	}
+	gives(t, len(letters))(s.Collect(t.Context(), now, letters))
 }
 
-// list returns all letters that f selects, page by page.
-func list(t testing.TB, s *store.Store, f store.Filter, limit int) (letters []store.Letter) {
+// list returns all letters that f selects, page by page, and calls functions between
+// pages.
+func list(t testing.TB, s *store.Store, f store.Filter, limit int, between ...func()) (letters []store.Letter) {
 	t.Helper()
 	for p := (store.Page{Limit: limit}); ; {
 		page, err := s.Letters(t.Context(), f, p)
@@ -110,6 +143,9 @@ func list(t testing.TB, s *store.Store, f store.Filter, limit int) (letters []st
 		letters = append(letters, page.Letters...)
 		if p.After = page.Next; p.After == "" {
 			return letters
+		}
+		for _, do := range between {
+			do()
 		}
 	}
 }
