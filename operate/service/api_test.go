@@ -13,144 +13,26 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
 
-// desk is a store in memory, for tests of the API alone.
+// desk is a store that counts how often it counts.
 type desk struct {
-	mu       sync.Mutex
-	policies map[[2]string][]Policy
-	tasks    map[string]Task
-	attempts map[string][]Attempt
-	broken   error
-	counted  int // calls of Usage
+	*Store
+	counted atomic.Int64 // calls of Usage
 }
 
-func newDesk() *desk {
-	return &desk{policies: map[[2]string][]Policy{}, tasks: map[string]Task{}, attempts: map[string][]Attempt{}}
-}
-
-func (d *desk) PutPolicy(_ context.Context, p Policy) (Policy, error) {
-	id := [2]string{p.Tenant, p.ID}
-	if p.Version = len(d.policies[id]); p.Version > 0 && reflect.DeepEqual(d.policies[id][p.Version-1], p) {
-		return p, d.broken
-	}
-	p.Version++
-	d.policies[id] = append(d.policies[id], p)
-	return p, d.broken
-}
-
-func (d *desk) Policy(_ context.Context, tenant, id string, _ int) (Policy, error) {
-	versions := d.policies[[2]string{tenant, id}]
-	if len(versions) == 0 {
-		return Policy{}, errors.Join(ErrNotFound, d.broken)
-	}
-	return versions[len(versions)-1], d.broken
-}
-
-func (d *desk) DeletePolicy(ctx context.Context, tenant, id string) (Policy, error) {
-	p, err := d.Policy(ctx, tenant, id, 0)
-	if err != nil {
-		return p, err
-	}
-	for _, t := range d.tasks {
-		if t.Tenant == tenant && t.PolicyID == id && t.Status != Succeeded && t.Status != Cancelled {
-			return p, ErrPolicyUsed
-		}
-	}
-	delete(d.policies, [2]string{tenant, id})
-	return p, nil
-}
-
-func (d *desk) Usage(_ context.Context, tenant string) (u Quota, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.counted++
-	for _, t := range d.tasks {
-		if t.Tenant == tenant && (t.Status == Pending || t.Status == InFlight) {
-			u.Tasks++
-			u.Bytes += t.BodySize
-		}
-	}
-	for id, versions := range d.policies {
-		if id[0] == tenant {
-			u.Policies += int64(len(versions))
-		}
-	}
-	return u, d.broken
-}
-
-func (d *desk) Same(_ context.Context, t Task) (Task, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, other := range d.tasks {
-		if other.Tenant == t.Tenant && other.IdempotencyKey == t.IdempotencyKey {
-			if other.TargetURL != t.TargetURL || !bytes.Equal(bodySum(other), bodySum(t)) {
-				return Task{}, ErrKeyReused
-			}
-			return other, nil
-		}
-	}
-	return Task{}, errors.Join(ErrNotFound, d.broken)
-}
-
-func (d *desk) Create(ctx context.Context, t Task) (Task, bool, error) {
-	if same, err := d.Same(ctx, t); !errors.Is(err, ErrNotFound) {
-		return same, false, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	t.Row = int64(len(d.tasks) + 1)
-	d.tasks[t.ID] = t
-	return t, true, d.broken
-}
-
-func (d *desk) Task(_ context.Context, tenant, id string) (Task, error) {
-	if t, ok := d.tasks[id]; ok && t.Tenant == tenant {
-		return t, d.broken
-	}
-	return Task{}, errors.Join(ErrNotFound, d.broken)
-}
-
-func (d *desk) Cancel(ctx context.Context, tenant, id string) (Task, error) {
-	t, err := d.Task(ctx, tenant, id)
-	if err != nil {
-		return t, err
-	}
-	if t.Status != Pending {
-		return t, &StateError{TaskID: id, Status: t.Status}
-	}
-	t.Status = Cancelled
-	d.tasks[id] = t
-	return t, nil
-}
-
-func (d *desk) Revive(ctx context.Context, tenant, id string) (Task, error) {
-	t, err := d.Task(ctx, tenant, id)
-	if err != nil {
-		return t, err
-	}
-	if t.Status != Exhausted {
-		return t, &StateError{TaskID: id, Status: t.Status}
-	}
-	t.Status, t.NextAttemptAt = Pending, time.Now()
-	d.tasks[id] = t
-	return t, nil
-}
-
-func (d *desk) Attempts(_ context.Context, tenant, id string, after, limit int) ([]Attempt, error) {
-	if _, err := d.Task(context.Background(), tenant, id); err != nil {
-		return nil, err
-	}
-	list := d.attempts[id][min(after, len(d.attempts[id])):]
-	return list[:min(limit, len(list))], d.broken
+func (d *desk) Usage(ctx context.Context, tenant string) (Quota, error) {
+	d.counted.Add(1)
+	return d.Store.Usage(ctx, tenant)
 }
 
 // office is an API and what it works with.
@@ -158,20 +40,24 @@ type office struct {
 	*testing.T
 	api       *API
 	store     *desk
+	file      string
 	bodies    string
 	large     *shares
 	handler   http.Handler
 	described *description
+	mu        sync.Mutex
 	scheduled []Due
 }
 
 func newOffice(t *testing.T, tokens ...Token) *office {
-	o := &office{T: t, store: newDesk(), bodies: filepath.Join(t.TempDir(), "bodies"), described: readDescription(t)}
+	dir := t.TempDir()
+	o := &office{T: t, store: &desk{}, file: filepath.Join(dir, "tasks.db"), bodies: filepath.Join(dir, "bodies"), described: readDescription(t)}
+	o.open()
 	o.api = &API{
 		Store: o.store, Bodies: bodies.Dir(o.bodies), Tokens: tokens, Logger: slog.New(slog.DiscardHandler),
 		Scheduled: func(_ context.Context, due ...Due) error {
-			o.store.mu.Lock()
-			defer o.store.mu.Unlock()
+			o.mu.Lock()
+			defer o.mu.Unlock()
 			o.scheduled = append(o.scheduled, due...)
 			return nil
 		},
@@ -185,6 +71,14 @@ func newOffice(t *testing.T, tokens ...Token) *office {
 	o.large = newTurns()
 	o.handler = o.api.handler(o.large)
 	return o
+}
+
+// open opens the store for the length of the test.
+func (o *office) open() {
+	var err error
+	o.store.Store, err = Open(o.Context(), o.file)
+	must(o, err)
+	o.Cleanup(func() { _ = o.store.Close() })
 }
 
 // exchange is a request, and what is wanted.
@@ -252,22 +146,54 @@ func taskBody(change string) string {
 	return string(text)
 }
 
-func (o *office) policy() {
-	o.do(exchange{method: "POST", path: "/retry-policies", body: policyBody, status: http.StatusOK})
+// policy registers the policy of tasks for some tenants.
+func (o *office) policy(tenants ...string) {
+	for _, tenant := range append(tenants, "default") {
+		o.do(exchange{method: "POST", path: "/retry-policies", body: policyBody, header: http.Header{"X-Tenant": {tenant}}, status: http.StatusOK})
+	}
+}
+
+// task returns a task of an answer as it is stored.
+func (o *office) task(tenant string, doc map[string]any) Task {
+	o.Helper()
+	t, err := o.store.Task(o.Context(), tenant, doc["taskId"].(string))
+	must(o, err)
+	return t
+}
+
+// attempt has a task of an answer called, and its target answer.
+func (o *office) attempt(doc map[string]any, status Status, responded int) Task {
+	o.Helper()
+	t := o.task("default", doc)
+	claimed, err := o.store.Claim(o.Context(), []int64{t.Row}, t.NextAttemptAt, 0)
+	must(o, err)
+	must(o, o.store.Settle(o.Context(), []Outcome{ended(claimed[0], status, responded)}))
+	return o.task("default", doc)
+}
+
+// put stores a task past the API, with a policy of its own.
+func (o *office) put(t Task) Task {
+	o.Helper()
+	p, err := o.store.PutPolicy(o.Context(), policy(t.Tenant, 5))
+	must(o, err)
+	t.TargetURL, t.Method, t.PolicyID, t.PolicyVersion = "https://db.internal.example", "POST", p.ID, p.Version
+	t.CreatedAt, t.NextAttemptAt, t.VisibilityTimeout = noon, noon, time.Minute
+	return create(o, o.store.Store, t)[0]
 }
 
 // stored is how much is stored.
 func (o *office) stored() (n int) {
-	for _, versions := range o.store.policies {
-		n += len(versions)
-	}
+	must(o, o.store.db.Look(o.Context(), func(tx sqldb.Tx) error {
+		_, err := tx.Get(o.Context(), "select (select count(*) from retry_tasks) + (select count(*) from retry_policies)", nil, &n)
+		return err
+	}))
 	_ = filepath.WalkDir(o.bodies, func(_ string, e os.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			n++
 		}
 		return nil
 	})
-	return n + len(o.store.tasks) + len(o.scheduled)
+	return n + len(o.scheduled)
 }
 
 // TestAPI makes requests of all kinds, and then demands that each operation, answer
@@ -285,11 +211,11 @@ func TestAPI(t *testing.T) {
 // good goes through what a task can come to.
 func good(o *office) {
 	o.policy()
-	body := strings.Repeat("€", 30_000)
+	body, more := strings.Repeat("€", 30_000), `"method": "PUT", "headers": {"content-type": "text/plain", "X-A": "1"}, "delayMs": 1000, `
 	doc, header := o.do(exchange{method: "POST", path: "/retry-tasks", status: http.StatusAccepted,
-		body: taskBody(`"method": "PUT", "headers": {"content-type": "text/plain", "X-A": "1"}, "delayMs": 1000, "body": "` + body + `"`)})
+		body: taskBody(more + `"body": "` + body + `"`)})
 	id := doc["taskId"].(string)
-	task := o.store.tasks[id]
+	task := o.task("default", doc)
 	if header.Get("Location") != "/retry-tasks/"+id || task.Headers["Content-Type"] != "text/plain" || task.Body != nil || task.NextAttemptAt.Sub(task.CreatedAt) != time.Second {
 		o.Errorf("task %+v at %s", task, header.Get("Location"))
 	}
@@ -301,15 +227,13 @@ func good(o *office) {
 	if len(o.scheduled) != 1 || o.scheduled[0] != (Due{Row: task.Row, Tenant: "default", At: task.NextAttemptAt}) {
 		o.Errorf("scheduled: %+v", o.scheduled)
 	}
-	again, _ := o.do(exchange{method: "POST", path: "/retry-tasks", status: http.StatusOK, body: taskBody(`"bodyRef": "` + task.BodyRef + `"`)})
+	again, _ := o.do(exchange{method: "POST", path: "/retry-tasks", status: http.StatusOK, body: taskBody(more + `"bodyRef": "` + task.BodyRef + `"`)})
 	if again["taskId"] != id || len(o.scheduled) != 1 {
 		o.Errorf("the same task again: %v, scheduled %d times", again, len(o.scheduled))
 	}
 
-	task.LastStatus, task.LastError, task.AttemptNumber = 503, "503 Service Unavailable", 3
-	o.store.tasks[id] = task
-	for n := range 3 {
-		o.store.attempts[id] = append(o.store.attempts[id], Attempt{Number: n + 1, StartedAt: time.Now(), Duration: 5 * time.Millisecond, ResponseStatus: 503, Error: "503 Service Unavailable"})
+	for range 3 {
+		o.attempt(again, Pending, 503)
 	}
 	doc, _ = o.do(exchange{method: "GET", path: "/retry-tasks/" + id, status: http.StatusOK})
 	if doc["status"] != "PENDING" || doc["attemptNumber"] != 3.0 || doc["nextAttemptAt"] != float64(task.NextAttemptAt.UnixMilli()) {
@@ -320,16 +244,14 @@ func good(o *office) {
 	if len(doc["attempts"].([]any)) != 2 || len(rest["attempts"].([]any)) != 1 || rest["nextCursor"] != nil {
 		o.Errorf("pages %v, %v", doc, rest)
 	}
-	doc, _ = o.do(exchange{method: "DELETE", path: "/retry-tasks/" + id, status: http.StatusOK})
-	if doc["status"] != "CANCELLED" || doc["nextAttemptAt"] != nil {
-		o.Errorf("cancelled: %v", doc)
-	}
-
-	task.Status = Exhausted
-	o.store.tasks[id] = task
+	o.attempt(again, Exhausted, 503)
 	doc, _ = o.do(exchange{method: "POST", path: "/retry-tasks/" + id + "/redrive", status: http.StatusOK})
 	if doc["status"] != "PENDING" || len(o.scheduled) != 2 || o.scheduled[1].Row != task.Row || !o.scheduled[1].At.After(task.CreatedAt) {
 		o.Errorf("sent again: %v, scheduled: %+v", doc, o.scheduled)
+	}
+	doc, _ = o.do(exchange{method: "DELETE", path: "/retry-tasks/" + id, status: http.StatusOK})
+	if doc["status"] != "CANCELLED" || doc["nextAttemptAt"] != nil {
+		o.Errorf("cancelled: %v", doc)
 	}
 
 	o.do(exchange{method: "POST", path: "/retry-policies", body: strings.Replace(policyBody, "quick", "spare", 1), status: http.StatusOK})
@@ -347,7 +269,7 @@ func good(o *office) {
 	// A key from the header, bytes, and a time that is past.
 	doc, _ = o.do(exchange{method: "POST", path: "/retry-tasks", header: http.Header{"Idempotency-Key": {"key-2"}, "X-Tenant": {"default"}}, status: http.StatusAccepted,
 		body: taskBody(fmt.Sprintf(`"idempotencyKey": null, "bodyBase64": "AP8=", "nextAttemptAt": %d`, time.Now().Add(-time.Hour).UnixMilli()))})
-	if task := o.store.tasks[doc["taskId"].(string)]; task.IdempotencyKey != "key-2" || !bytes.Equal(task.Body, []byte{0, 255}) || task.NextAttemptAt != task.CreatedAt {
+	if task := o.task("default", doc); task.IdempotencyKey != "key-2" || !bytes.Equal(task.Body, []byte{0, 255}) || task.NextAttemptAt != task.CreatedAt {
 		o.Errorf("task %+v", task)
 	}
 	if doc, _ = o.do(exchange{method: "GET", path: "/retry-tasks/" + doc["taskId"].(string) + "/attempts", status: http.StatusOK}); len(doc["attempts"].([]any)) != 0 {
@@ -385,9 +307,7 @@ func TestRequestAgain(t *testing.T) {
 	}
 	send(`"body": "`+large+`b"`, exchange{problem: keyReused, detail: "key-1"})
 	send(`"idempotencyKey": "new"`, exchange{problem: targetForbidden})
-	if o.stored() != before {
-		t.Errorf("%d are stored, and were %d", o.stored(), before)
-	}
+	same(t, "stored", o.stored(), before)
 }
 
 // TestWithoutBodies refuses what a row may not hold.
@@ -399,7 +319,7 @@ func TestWithoutBodies(t *testing.T) {
 		o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(change), problem: map[bool]kind{true: tooLarge, false: unknownBody}[strings.Contains(change, `"body"`)]})
 	}
 	doc, _ := o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"body": "` + strings.Repeat("a", inlineBody) + `"`), status: http.StatusAccepted})
-	if task := o.store.tasks[doc["taskId"].(string)]; len(task.Body) != inlineBody || task.BodyRef != "" {
+	if task := o.task("default", doc); len(task.Body) != inlineBody || task.BodyRef != "" {
 		t.Errorf("%d bytes in the row, reference %q", len(task.Body), task.BodyRef)
 	}
 }
@@ -426,10 +346,9 @@ func TestBodiesHang(t *testing.T) {
 		o := newOffice(t)
 		o.policy()
 		o.api.Bodies = hangingBodies{}
+		before := o.stored()
 		o.do(exchange{method: "POST", path: "/retry-tasks", body: taskBody(`"body": "` + strings.Repeat("a", smallBody+1) + `"`), problem: unavailable})
-		if len(o.store.tasks) > 0 {
-			t.Errorf("stored %v", o.store.tasks)
-		}
+		same(t, "stored", o.stored(), before)
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -141,7 +143,6 @@ func hijack(w http.ResponseWriter, f func(net.Conn)) {
 
 func TestCallOfATargetInTrouble(t *testing.T) {
 	release := make(chan struct{}) // of handlers that hang, anew for each
-	var sent atomic.Int64
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	for _, tt := range []struct {
@@ -155,12 +156,7 @@ func TestCallOfATargetInTrouble(t *testing.T) {
 		{name: "hangs", serve: func(http.ResponseWriter, *http.Request) { <-release }, limit: 50 * time.Millisecond, err: "no answer in time, within 50ms"},
 		{name: "resets", serve: func(w http.ResponseWriter, _ *http.Request) { hijack(w, nil) }, err: "reset"},
 		{name: "is down", url: closed.URL, err: "connection refused"},
-		{name: "slow body", status: 200, serve: func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(200)
-			_ = http.NewResponseController(w).Flush()
-			<-release
-		}},
-		{name: "slow body of an error", status: 503, err: "http status 503", serve: func(w http.ResponseWriter, _ *http.Request) {
+		{name: "slow body of a problem", status: 503, err: "http status 503", serve: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(503)
 			_ = http.NewResponseController(w).Flush()
@@ -168,11 +164,6 @@ func TestCallOfATargetInTrouble(t *testing.T) {
 		}},
 		{name: "body is cut", status: 202, serve: func(w http.ResponseWriter, _ *http.Request) {
 			hijack(w, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 202 Accepted\r\nContent-Length: 100\r\n\r\nhalf") })
-		}},
-		{name: "a GiB", status: 200, serve: func(w http.ResponseWriter, _ *http.Request) { sendGiB(w, &sent) }},
-		{name: "a GiB of an error", status: 500, err: "http status 500", serve: func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(500)
-			sendGiB(w, &sent)
 		}},
 		{name: "endless headers", err: "headers exceeded", serve: func(w http.ResponseWriter, _ *http.Request) {
 			for i := range 2000 {
@@ -202,19 +193,6 @@ func TestCallOfATargetInTrouble(t *testing.T) {
 			}
 		})
 	}
-	if n := sent.Load(); n > 200<<20 {
-		t.Errorf("%d MiB were read of 2 GiB", n>>20)
-	}
-}
-
-func sendGiB(w io.Writer, sent *atomic.Int64) {
-	chunk := make([]byte, 64<<10)
-	for range 1 << 14 {
-		n, err := w.Write(chunk)
-		if sent.Add(int64(n)); err != nil {
-			return
-		}
-	}
 }
 
 func TestRedirects(t *testing.T) {
@@ -228,24 +206,14 @@ func TestRedirects(t *testing.T) {
 			t.Errorf("referer %q", ref)
 		}
 	})
-	mux.HandleFunc("/here/{status}", func(w http.ResponseWriter, r *http.Request) {
-		status := http.StatusFound
-		_, _ = fmt.Sscan(r.PathValue("status"), &status)
-		http.Redirect(w, r, "/end", status)
-	})
-	mux.HandleFunc("/elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere+"/end", http.StatusFound) })
-	mux.HandleFunc("/private", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://10.0.0.1/", http.StatusFound)
-	})
-	mux.HandleFunc("/metadata", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusTemporaryRedirect)
-	})
-	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
-	})
-	mux.HandleFunc("/circle", func(w http.ResponseWriter, r *http.Request) {
-		got = append(got, seen{r.Method, r.Header.Get(keyHeader), ""})
-		http.Redirect(w, r, "/circle", http.StatusFound)
+	mux.HandleFunc("/to/{status}", func(w http.ResponseWriter, r *http.Request) { // what the query says
+		if to := r.URL.RawQuery; to == "circle" {
+			got = append(got, seen{r.Method, r.Header.Get(keyHeader), ""})
+			http.Redirect(w, r, "/to/302?circle", http.StatusFound)
+		} else {
+			status, _ := strconv.Atoi(r.PathValue("status"))
+			http.Redirect(w, r, strings.Replace(to, "elsewhere", elsewhere, 1), status)
+		}
 	})
 	target := serve(t, mux.ServeHTTP)
 	elsewhere = serve(t, mux.ServeHTTP)
@@ -256,17 +224,17 @@ func TestRedirects(t *testing.T) {
 		poison       bool
 		got          []seen
 	}{
-		{"GET", "/here/302", 200, "", false, []seen{{"GET", "key-1", "secret"}}},
-		{"GET", "/here/308", 200, "", false, []seen{{"GET", "key-1", "secret"}}},
-		{"GET", "/elsewhere", 200, "", false, []seen{{"GET", "", ""}}},
-		{"POST", "/here/302", 302, "not followed", true, nil},
-		{"POST", "/here/307", 307, "not followed", true, nil},
-		{"DELETE", "/here/308", 308, "not followed", true, nil},
-		{"GET", "/private", 0, "must not be called", true, nil},
-		{"GET", "/metadata", 0, "must not be called", true, nil},
-		{"POST", "/metadata", 307, "not followed", true, nil},
-		{"GET", "/file", 0, "must not be called", true, nil},
-		{"GET", "/circle", 302, "not followed", true, []seen{{"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}, {"GET", "key-1", ""}}},
+		{"GET", "/to/302?/end", 200, "", false, []seen{{"GET", "key-1", "secret"}}},
+		{"GET", "/to/308?/end", 200, "", false, []seen{{"GET", "key-1", "secret"}}},
+		{"GET", "/to/302?elsewhere/end", 200, "", false, []seen{{"GET", "", ""}}},
+		{"POST", "/to/302?/end", 302, "not followed", true, nil},
+		{"POST", "/to/307?/end", 307, "not followed", true, nil},
+		{"DELETE", "/to/308?/end", 308, "not followed", true, nil},
+		{"GET", "/to/302?http://10.0.0.1/", 0, "must not be called", true, nil},
+		{"GET", "/to/307?http://169.254.169.254/latest/meta-data/", 0, "must not be called", true, nil},
+		{"POST", "/to/307?http://169.254.169.254/latest/meta-data/", 307, "not followed", true, nil},
+		{"GET", "/to/302?file:///etc/passwd", 0, "must not be called", true, nil},
+		{"GET", "/to/302?circle", 302, "not followed", true, slices.Repeat([]seen{{"GET", "key-1", ""}}, 6)},
 	} {
 		got = nil
 		task := Task{TargetURL: target + tt.path, Method: tt.method, IdempotencyKey: "key-1", Headers: map[string]string{"X-Token": "secret"}}
@@ -303,9 +271,7 @@ func TestRebinding(t *testing.T) {
 	if status, err := callOnce(t, thisMachine, resolver, post("http://rebind.example.:"+port), time.Minute); status != 200 || err != nil || calls.Load() != 1 {
 		t.Errorf("where it is allowed: %d, %v", status, err)
 	}
-	if _, err := callOnce(t, Targets{}, nil, post("http://localhost:"+port), time.Minute); err == nil || !strings.Contains(err.Error(), "must not be called") {
-		t.Errorf("localhost: %v", err)
-	}
+	fails(t, errOf(callOnce(t, Targets{}, nil, post("http://localhost:"+port), time.Minute)), "must not be called")
 }
 
 // fakeResolver answers questions for IPv4 addresses.
@@ -353,9 +319,7 @@ func TestProxyOfTheEnvironmentIsIgnored(t *testing.T) {
 	t.Setenv("HTTP_PROXY", proxied)
 	t.Setenv("http_proxy", proxied)
 	target := serve(t, func(http.ResponseWriter, *http.Request) {})
-	if status, err := callOnce(t, thisMachine, nil, post(target), time.Minute); status != 200 || err != nil {
-		t.Errorf("%d, %v", status, err)
-	}
+	gives(t, 200)(callOnce(t, thisMachine, nil, post(target), time.Minute))
 }
 
 func TestReservedHeaders(t *testing.T) {
@@ -377,7 +341,7 @@ func TestReservedHeaders(t *testing.T) {
 	}
 }
 
-// TestBreaker has a target hang: after a round of timeouts nobody calls it.
+// TestBreakerOfATarget has a target hang: after a round of timeouts nobody calls it.
 func TestBreakerOfATarget(t *testing.T) {
 	var calls atomic.Int64
 	down := serve(t, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); w.WriteHeader(503) })

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,29 +21,6 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )
-
-func TestThreeFailuresToSuccess(t *testing.T) {
-	inVirtualTime(t, func(w *world) {
-		w.targets["shop.example"] = answers(20*time.Millisecond, func(n int) int {
-			if n <= 3 {
-				return 503
-			}
-			return 200
-		})
-		r := w.add("a", "shop.example", 0)
-		_, stop := w.start()
-		w.within(20*time.Second, "a", Succeeded, 1)
-		stop()
-		got := w.task(r)
-		var answered []int
-		for _, a := range got.log {
-			answered = append(answered, a.ResponseStatus)
-		}
-		if want := []int{503, 503, 503, 200}; got.AttemptNumber != 4 || !slices.Equal(answered, want) || got.log[0].Duration != 20*time.Millisecond {
-			t.Errorf("%d attempts: %+v, want the answers %d, and 20 ms", got.AttemptNumber, got.log, want)
-		}
-	})
-}
 
 // TestThrottled has a target answer with 429 and a time: it is obeyed, and each call
 // counts.
@@ -129,30 +105,6 @@ func TestHangingTarget(t *testing.T) {
 	})
 }
 
-// TestFlood has one tenant flood the service: another gets its turn.
-func TestFlood(t *testing.T) {
-	inVirtualTime(t, func(w *world) {
-		for i := range 20 {
-			w.targets[fmt.Sprintf("host%d.example", i)] = answers(100*time.Millisecond, always(200))
-		}
-		for i := range 10_000 {
-			w.add("flood", fmt.Sprintf("host%d.example", i%20), 0)
-		}
-		s, stop := w.start()
-		time.Sleep(2 * time.Second)
-		for i := range 20 {
-			r := w.add("small", fmt.Sprintf("host%d.example", i), 0)
-			_ = s.Scheduled(w.Context(), Due{r.Row, r.Tenant, r.NextAttemptAt})
-		}
-		w.within(1500*time.Millisecond, "small", Succeeded, 20) // behind what is in hand
-		if n := w.count("flood", Succeeded); n < 1500 || n > 2000 {
-			t.Errorf("%d tasks of the flood are done after 3.5 s, want about 480 a second: three quarters of the workers", n)
-		}
-		w.within(20*time.Second, "flood", Succeeded, 10_000)
-		stop()
-	})
-}
-
 // TestHalfOfTheAnswersFail has half of a target's answers be 500: nothing is stopped,
 // and nearly all tasks succeed.
 func TestHalfOfTheAnswersFail(t *testing.T) {
@@ -213,19 +165,14 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// slowShelf takes a while.
-type slowShelf struct{ shelf }
-
-func (b slowShelf) Open(ctx context.Context, ref string) (io.ReadCloser, int64, error) {
-	time.Sleep(2 * time.Second)
-	return b.shelf.Open(ctx, ref)
-}
-
 // TestBudget has tasks whose budget is over before they can be called, and one whose
 // call would take longer: nothing is called after the budget, nor beyond its end.
 func TestBudget(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
-		w.config.Bodies = slowShelf{}
+		w.config.Bodies = &rack{do: func(context.Context) (io.Reader, int64, error) {
+			time.Sleep(2 * time.Second)
+			return strings.NewReader("large"), 5, nil
+		}}
 		w.store.policies["short"] = Policy{ID: "short", TotalBudgetMs: 10_000, JitterType: NoJitter}.WithDefaults()
 		add := func(tenant, host string) *fakeRow {
 			r := w.add(tenant, host, 0)
@@ -427,19 +374,9 @@ func (broken) Take(context.Context, time.Time, int) ([]Due, time.Time, error) {
 	return nil, time.Time{}, errors.New("connection refused")
 }
 
-// TestScheduleFails has the schedule be away, empty, and back.
-func TestScheduleFails(t *testing.T) {
+// TestScheduleHearsNothing has the schedule be empty.
+func TestScheduleHearsNothing(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
-		w.config.Schedule = broken{}
-		for i := range 1000 {
-			w.add("a", "shop.example", time.Duration(i)*10*time.Millisecond)
-		}
-		w.start()
-		w.within(15*time.Second, "a", Succeeded, 1000)
-	})
-	inVirtualTime(t, func(w *world) {
-		heap := NewHeap()
-		w.config.Schedule = heap
 		w.start()
 		time.Sleep(time.Second)
 		for i := range 3000 { // which the schedule never hears of
@@ -711,32 +648,23 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// shelf has one body, once it is there.
-type shelf struct{ after time.Time }
-
-func (b shelf) Open(context.Context, string) (io.ReadCloser, int64, error) {
-	if time.Now().Before(b.after) {
-		return nil, 0, errors.New("no connection")
-	}
-	return io.NopCloser(strings.NewReader("large")), 5, nil
-}
-
 // TestBodies has the store of bodies be away: the task waits, uncounted.
 func TestBodies(t *testing.T) {
 	inVirtualTime(t, func(w *world) {
-		w.config.Bodies = shelf{time.Now().Add(time.Minute)}
-		var sent string
-		w.targets["shop.example"] = func(_ context.Context, req *http.Request) (*http.Response, error) {
-			sent = w.sent
-			return answered(200), nil
-		}
+		began := time.Now()
+		w.config.Bodies = &rack{do: func(context.Context) (io.Reader, int64, error) {
+			if time.Since(began) < time.Minute {
+				return nil, 0, errors.New("no connection")
+			}
+			return strings.NewReader("large"), 5, nil
+		}}
 		r := w.add("a", "shop.example", 0)
 		r.BodyRef = "a/1"
 		w.start()
 		w.within(59*time.Second, "a", Succeeded, 0)
 		w.within(time.Minute, "a", Succeeded, 1)
-		if got := w.task(r); got.AttemptNumber != 1 || len(got.log) != 1 || sent != "large" {
-			t.Errorf("%d attempts, sent %q", got.AttemptNumber, sent)
+		if got := w.task(r); got.AttemptNumber != 1 || len(got.log) != 1 || w.sent != "large" {
+			t.Errorf("%d attempts, sent %q", got.AttemptNumber, w.sent)
 		}
 	})
 }

@@ -30,6 +30,59 @@ func must(t testing.TB, err error) {
 // errOf returns the error of a call alone.
 func errOf[T any](_ T, err error) error { return err }
 
+// gives returns a function that fails the test unless a call returned this value.
+func gives[T any](t testing.TB, want T) func(T, error) {
+	return func(got T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("error: %v", err)
+		}
+		same(t, "result", got, want)
+	}
+}
+
+// same fails the test unless two values are equal.
+func same[T any](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: got %+v\nwant %+v", what, got, want)
+	}
+}
+
+// fails wants an error that is another, or that has a text in it.
+func fails(t testing.TB, err error, want any) {
+	t.Helper()
+	switch want := want.(type) {
+	case error:
+		if !errors.Is(err, want) {
+			t.Errorf("error: got %v, want %v", err, want)
+		}
+	case string:
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error: got %v, want %q", err, want)
+		}
+	}
+}
+
+// failsIn wants an error that tells which state a task is in.
+func failsIn(t testing.TB, err error, id string, status Status) {
+	t.Helper()
+	e, ok := errors.AsType[*StateError](err)
+	if !ok {
+		t.Fatalf("error: got %v, want a *StateError", err)
+	}
+	same(t, "state", *e, StateError{id, status})
+}
+
+// givesRows is gives for the rows of tasks.
+func givesRows(t testing.TB, want ...int64) func([]Task, error) {
+	return func(got []Task, err error) {
+		t.Helper()
+		must(t, err)
+		same(t, "rows", rowsOf(got), want)
+	}
+}
+
 // noon is when the tests begin.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -59,9 +112,7 @@ func openStore(t testing.TB, url string) *Store {
 	s, err := Open(t.Context(), url)
 	must(t, err)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Close())
 	})
 	for _, tenant := range []string{"acme", "umbrella"} {
 		must(t, errOf(s.PutPolicy(t.Context(), policy(tenant, 5))))
@@ -93,7 +144,7 @@ func policy(tenant string, attempts int) Policy {
 func task(n int) Task {
 	return Task{
 		ID: fmt.Sprintf("00000000-0000-7000-8000-%012x", n), Tenant: "acme", IdempotencyKey: fmt.Sprintf("key-%d", n),
-		TargetURL: "https://bank.example/transfers", Method: "POST", Headers: map[string]string{"Content-Type": "application/json", "X-Order": "7"},
+		TargetURL: "https://bank.example/transfers", Method: "POST", Headers: map[string]string{"Authorization": "Bearer hunter2", "X-Order": "7"},
 		Body: fmt.Appendf(nil, "{\"order\":%d}\x00\xff", n), PolicyID: "standard", PolicyVersion: 1,
 		CreatedAt: noon, NextAttemptAt: after(time.Duration(n) * time.Second), VisibilityTimeout: 30 * time.Second,
 	}
@@ -122,19 +173,15 @@ func rowsOf(tasks []Task) (rows []int64) {
 func claimAll(t testing.TB, s *Store, tasks ...Task) []Task {
 	t.Helper()
 	claimed, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), 0)
-	if err != nil || len(claimed) != len(tasks) {
-		t.Fatalf("Claim = %d tasks, %v, want %d", len(claimed), err, len(tasks))
-	}
+	must(t, err)
+	same(t, "claimed", len(claimed), len(tasks))
 	return claimed
 }
 
 // wantTask checks that a task is stored as it should be.
 func wantTask(t testing.TB, s *Store, want Task) {
 	t.Helper()
-	got, err := s.Task(t.Context(), want.Tenant, want.ID)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("Task = %+v, %v\nwant %+v", got, err, want)
-	}
+	gives(t, want)(s.Task(t.Context(), want.Tenant, want.ID))
 }
 
 // ended is the outcome of a claimed task, an hour after noon.
@@ -157,33 +204,23 @@ func TestCreate(t *testing.T) {
 			want := given
 			want.CreatedAt = given.CreatedAt.Truncate(time.Millisecond)
 			want.Status, want.UpdatedAt, want.BudgetSince, want.Row, want.Version = Pending, want.CreatedAt, want.CreatedAt, int64(i+1), 1
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("Create = %+v\nwant %+v", got, want)
-			}
+			same(t, "created", got, want)
 			wantTask(t, s, want)
 		}
 		again := Task{Tenant: "acme", IdempotencyKey: "key-2", TargetURL: task(2).TargetURL, Method: "POST", Headers: task(2).Headers, Body: task(2).Body, PolicyID: "standard"}
-		if got, err := s.Same(t.Context(), again); err != nil || got.ID != task(2).ID {
-			t.Errorf("Same = %+v, %v", got, err)
-		}
+		known, err := s.Same(t.Context(), again)
+		must(t, err)
+		same(t, "known", known.ID, task(2).ID)
 		again.Method = "PUT"
-		if _, err := s.Same(t.Context(), again); !errors.Is(err, ErrKeyReused) {
-			t.Errorf("Same of other content: %v", err)
-		}
+		fails(t, errOf(s.Same(t.Context(), again)), ErrKeyReused)
 		again.Tenant = "umbrella"
-		if _, err := s.Same(t.Context(), again); !errors.Is(err, ErrNotFound) {
-			t.Errorf("Same of another tenant: %v", err)
-		}
+		fails(t, errOf(s.Same(t.Context(), again)), ErrNotFound)
 		endless := task(3)
 		endless.VisibilityTimeout = 0
-		if got, _, err := s.Create(t.Context(), endless); err == nil || !strings.Contains(err.Error(), "VisibilityTimeout") {
-			t.Errorf("Create without a visibility timeout = %+v, %v", got, err)
-		}
-		for _, name := range [][2]string{{"umbrella", plain.ID}, {"acme", "none"}} {
-			if got, err := s.Task(t.Context(), name[0], name[1]); !errors.Is(err, ErrNotFound) {
-				t.Errorf("Task(%q) = %+v, %v, want ErrNotFound", name, got, err)
-			}
-		}
+		_, _, err = s.Create(t.Context(), endless)
+		fails(t, err, "VisibilityTimeout")
+		fails(t, errOf(s.Task(t.Context(), "umbrella", plain.ID)), ErrNotFound)
+		fails(t, errOf(s.Task(t.Context(), "acme", "none")), ErrNotFound)
 	})
 }
 
@@ -210,12 +247,9 @@ func TestCreateOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if created[true] != 1 || len(ids) != 1 {
-			t.Errorf("%d were created, and the answers name %d tasks, want one", created[true], len(ids))
-		}
-		if list, err := stores[0].Waiting(t.Context(), Due{}, 10); err != nil || len(list) != 1 {
-			t.Errorf("Waiting = %+v, %v, want one", list, err)
-		}
+		same(t, "created or not", created, map[bool]int{true: 1, false: 99})
+		same(t, "tasks that the answers name", len(ids), 1)
+		same(t, "rows", allRows(t, url), []int64{1})
 	})
 }
 
@@ -231,7 +265,9 @@ func TestKeyReused(t *testing.T) {
 		{"a newer version of the policy", func(t *Task) { t.PolicyVersion = 2 }, false, nil},
 		{"another target", func(t *Task) { t.TargetURL += "/" }, false, ErrKeyReused},
 		{"another method", func(t *Task) { t.Method = "PUT" }, false, ErrKeyReused},
-		{"another header", func(t *Task) { t.Headers = map[string]string{"X-Order": "8"} }, false, ErrKeyReused},
+		{"another header", func(t *Task) { t.Headers["X-Order"] = "8" }, false, ErrKeyReused},
+		{"another secret", func(t *Task) { t.Headers["Authorization"] = "Bearer hunter3" }, false, ErrKeyReused},
+		{"a masked secret", func(t *Task) { t.Headers["Authorization"] = mask }, false, ErrKeyReused},
 		{"another body", func(t *Task) { t.Body = []byte("{}") }, false, ErrKeyReused},
 		{"a body elsewhere", func(t *Task) { t.Body, t.BodyRef = nil, "sha256:cafe" }, false, ErrKeyReused},
 		{"the same body elsewhere", func(t *Task) {
@@ -243,24 +279,21 @@ func TestKeyReused(t *testing.T) {
 	}
 	onStores(t, func(t *testing.T, s *Store) {
 		first := create(t, s, task(0))[0]
-		if p, err := s.PutPolicy(t.Context(), policy("acme", 9)); err != nil || p.Version != 2 {
-			t.Fatalf("PutPolicy = %+v, %v", p, err)
-		}
+		must(t, errOf(s.PutPolicy(t.Context(), policy("acme", 9))))
 		for i, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
 				again := task(0)
 				again.ID = task(i + 1).ID
 				tt.change(&again)
 				got, created, err := s.Create(t.Context(), again)
-				if created != tt.created || !errors.Is(err, tt.err) {
-					t.Fatalf("Create = %+v, %v, %v, want %v, %v", got, created, err, tt.created, tt.err)
+				same(t, "created", created, tt.created)
+				if !errors.Is(err, tt.err) {
+					t.Errorf("Create: %v, want %v", err, tt.err)
 				}
-				if !created && err == nil && !reflect.DeepEqual(got, first) {
-					t.Errorf("Create = %+v, want %+v", got, first)
+				if !created && err == nil {
+					same(t, "known", got, first)
 				}
-				if _, err := s.Task(t.Context(), again.Tenant, again.ID); (err == nil) != tt.created {
-					t.Errorf("Task = %v", err)
-				}
+				same(t, "stored", errOf(s.Task(t.Context(), again.Tenant, again.ID)) == nil, tt.created)
 			})
 		}
 		wantTask(t, s, first)
@@ -297,14 +330,13 @@ func TestCreateTogether(t *testing.T) {
 		wants := []string{"created", "none of this name", "version 7", "has its ID", "other content", "created"}
 		for i, want := range wants {
 			c := batch[i]
-			if want == "created" {
-				if c.err != nil || !c.created || c.result.Row == 0 {
-					t.Errorf("task %d: created %v, %v", i, c.created, c.err)
-				}
-				wantTask(t, s, c.result)
-			} else if c.err == nil || !strings.Contains(c.err.Error(), want) {
-				t.Errorf("task %d: %v, want %q", i, c.err, want)
+			if want != "created" {
+				fails(t, c.err, want)
+				continue
 			}
+			must(t, c.err)
+			same(t, fmt.Sprint("created ", i), c.created && c.result.Row != 0, true)
+			wantTask(t, s, c.result)
 		}
 		a, b := batch[6], batch[7]
 		if a.err != nil || b.err != nil || a.created == b.created || a.result.ID != b.result.ID {
@@ -315,9 +347,9 @@ func TestCreateTogether(t *testing.T) {
 			t.Errorf("two of one ID: %+v and %+v", a, b)
 		}
 		wantTask(t, s, map[bool]Task{true: a.result, false: b.result}[a.created])
-		if list, err := s.Waiting(t.Context(), Due{}, 1000); err != nil || len(list) != 304 {
-			t.Errorf("%d tasks wait, %v, want 304", len(list), err)
-		}
+		list, err := s.Waiting(t.Context(), Due{}, 1000)
+		must(t, err)
+		same(t, "tasks that wait", len(list), 304)
 	})
 }
 
@@ -378,23 +410,17 @@ func TestClaimOnce(t *testing.T) {
 		times := map[string]int{}
 		for _, c := range slices.Concat(claimed...) {
 			times[c.ID]++
-			want := tasks[slices.IndexFunc(tasks, func(t Task) bool { return t.ID == c.ID })]
+			want := tasks[c.Row-1]
 			want.Status, want.Version, want.LeaseUntil = InFlight, 2, after(48*time.Second+want.VisibilityTimeout)
 			if want.NextAttemptAt.After(after(48 * time.Second)) {
 				want.LeaseUntil = want.NextAttemptAt.Add(want.VisibilityTimeout)
 			}
-			if !reflect.DeepEqual(c, want) {
-				t.Errorf("Claim = %+v\nwant %+v", c, want)
-			}
+			same(t, "claimed", c, want)
 		}
 		for n, task := range tasks {
-			if want := map[bool]int{true: 1}[n <= 49]; times[task.ID] != want {
-				t.Errorf("task %d was claimed %d times, want %d", n, times[task.ID], want)
-			}
+			same(t, fmt.Sprint("claims of task ", n), times[task.ID], map[bool]int{true: 1}[n <= 49])
 		}
-		if list, err := stores[1].Claim(t.Context(), nil, after(time.Hour), 0); err != nil || len(list) != 0 {
-			t.Errorf("Claim of nothing = %v, %v", list, err)
-		}
+		givesRows(t)(stores[1].Claim(t.Context(), nil, after(time.Hour), 0))
 	})
 }
 
@@ -414,33 +440,38 @@ func TestSettle(t *testing.T) {
 			want.LeaseUntil = time.Time{}
 			wantTask(t, s, want)
 		}
-		wantLog(t, s, claimed[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 503, "no"})
-		wantLog(t, s, claimed[1], Attempt{1, after(time.Hour), 250 * time.Millisecond, 200, ""})
+		wantLog(t, s, claimed[0], 503)
+		wantLog(t, s, claimed[1], 200)
 		wantLog(t, s, claimed[3])
 
 		second := claimAll(t, s, claimed[3], again.Task) // in the order of their times
 		o := ended(second[1], Succeeded, 204)
 		o.Attempt.Number = 77 // does not matter
 		must(t, s.Settle(t.Context(), []Outcome{o}))
-		wantLog(t, s, claimed[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 503, "no"}, Attempt{2, after(time.Hour), 250 * time.Millisecond, 204, ""})
-		if list, err := s.Attempts(t.Context(), "acme", claimed[0].ID, 1, 10); err != nil || len(list) != 1 || list[0].Number != 2 {
-			t.Errorf("Attempts after 1 = %+v, %v", list, err)
-		}
-		if list, err := s.Attempts(t.Context(), "acme", claimed[0].ID, 0, 1); err != nil || len(list) != 1 || list[0].Number != 1 {
-			t.Errorf("one of Attempts = %+v, %v", list, err)
-		}
-		if _, err := s.Attempts(t.Context(), "umbrella", claimed[0].ID, 0, 1); !errors.Is(err, ErrNotFound) {
-			t.Errorf("Attempts of another tenant: %v", err)
-		}
+		wantLog(t, s, claimed[0], 503, 204)
+		gives(t, []Attempt{attempt(2, 204)})(s.Attempts(t.Context(), "acme", claimed[0].ID, 1, 10))
+		gives(t, []Attempt{attempt(1, 503)})(s.Attempts(t.Context(), "acme", claimed[0].ID, 0, 1))
+		fails(t, errOf(s.Attempts(t.Context(), "umbrella", claimed[0].ID, 0, 1)), ErrNotFound)
 	})
 }
 
-func wantLog(t *testing.T, s *Store, of Task, want ...Attempt) {
-	t.Helper()
-	got, err := s.Attempts(t.Context(), of.Tenant, of.ID, 0, 100)
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("Attempts = %+v, %v\nwant %+v", got, err, want)
+// attempt is the n-th of a task, as ended has it.
+func attempt(n, responded int) Attempt {
+	a := Attempt{n, after(time.Hour), 250 * time.Millisecond, responded, "no"}
+	if responded/100 == 2 {
+		a.Error = ""
 	}
+	return a
+}
+
+// wantLog checks what the attempts of a task were answered with.
+func wantLog(t *testing.T, s *Store, of Task, responded ...int) {
+	t.Helper()
+	var want []Attempt
+	for i, status := range responded {
+		want = append(want, attempt(i+1, status))
+	}
+	gives(t, want)(s.Attempts(t.Context(), of.Tenant, of.ID, 0, 100))
 }
 
 // TestSettleTooLate settles tasks that others have settled: that is dropped and named,
@@ -457,24 +488,21 @@ func TestSettleTooLate(t *testing.T) {
 		mine := &settlement{outcomes: []Outcome{ended(taken, Succeeded, 200), ended(claimed[1], Succeeded, 200)}}
 		others := &settlement{outcomes: []Outcome{ended(claimed[2], Succeeded, 201), twice}}
 		must(t, s.settle(t.Context(), []*settlement{mine, others}))
-		if !slices.Equal(mine.lost, []string{taken.ID}) || !slices.Equal(others.lost, []string{claimed[2].ID}) {
-			t.Errorf("lost %q and %q, want the first and the third task", mine.lost, others.lost)
-		}
-		wantLog(t, s, taken, Attempt{1, after(time.Hour), 250 * time.Millisecond, 0, "no"})
-		wantLog(t, s, claimed[1], Attempt{1, after(time.Hour), 250 * time.Millisecond, 200, ""})
-		wantLog(t, s, claimed[2], Attempt{1, after(time.Hour), 250 * time.Millisecond, 201, ""})
+		same(t, "lost by me", mine.lost, []string{taken.ID})
+		same(t, "lost by others", others.lost, []string{claimed[2].ID})
+		wantLog(t, s, taken, 0)
+		wantLog(t, s, claimed[1], 200)
+		wantLog(t, s, claimed[2], 201)
 		for i, want := range []Status{InFlight, Succeeded, Succeeded} {
-			if got, err := s.Task(t.Context(), "acme", claimed[i].ID); err != nil || got.Status != want {
-				t.Errorf("task %d is %s, %v, want %s", i, got.Status, err, want)
-			}
+			got, err := s.Task(t.Context(), "acme", claimed[i].ID)
+			must(t, err)
+			same(t, "status", got.Status, want)
 		}
 		lost, ok := errors.AsType[*LostError](s.Settle(t.Context(), []Outcome{ended(claimed[1], Succeeded, 200)}))
 		if !ok || !slices.Equal(lost.TaskIDs, []string{claimed[1].ID}) {
 			t.Errorf("Settle of what is settled: %v", lost)
 		}
-		if err := s.Settle(t.Context(), []Outcome{ended(taken, InFlight, 0)}); err == nil || !strings.Contains(err.Error(), "IN_FLIGHT") {
-			t.Errorf("Settle as IN_FLIGHT: %v", err)
-		}
+		fails(t, s.Settle(t.Context(), []Outcome{ended(taken, InFlight, 0)}), "IN_FLIGHT")
 	})
 }
 
@@ -487,22 +515,12 @@ func TestExpire(t *testing.T) {
 				must(t, errOf(s.Claim(t.Context(), rowsOf(created), noon, 0)))
 			}
 		}
-		if list, err := s.Expire(t.Context(), after(8*time.Minute-1), 10); err != nil || len(list) != 0 {
-			t.Errorf("Expire before any lease is over = %+v, %v", list, err)
-		}
+		givesRows(t)(s.Expire(t.Context(), after(8*time.Minute-1), 10))
 		list, err := s.Expire(t.Context(), after(9*time.Minute), 10)
-		if err != nil || !slices.Equal(rowsOf(list), []int64{3, 2}) || list[0].Status != InFlight || list[0].Version != 2 {
-			t.Fatalf("Expire = %+v, %v, want the third and the second", list, err)
-		}
-		if one, err := s.Expire(t.Context(), after(time.Hour), 1); err != nil || !slices.Equal(rowsOf(one), []int64{3}) {
-			t.Errorf("Expire of one = %+v, %v", one, err)
-		}
-		o := ended(list[0], Pending, 0)
-		o.Attempt.Error = "lease over"
-		must(t, s.Settle(t.Context(), []Outcome{o}))
-		if list, err := s.Expire(t.Context(), after(time.Hour), 10); err != nil || !slices.Equal(rowsOf(list), []int64{2, 1}) {
-			t.Errorf("Expire = %+v, %v, want what is still in flight", list, err)
-		}
+		givesRows(t, 3, 2)(list, err)
+		givesRows(t, 3)(s.Expire(t.Context(), after(time.Hour), 1))
+		must(t, s.Settle(t.Context(), []Outcome{ended(list[0], Pending, 0)})) // by what was read
+		givesRows(t, 2, 1)(s.Expire(t.Context(), after(time.Hour), 10))
 	})
 }
 
@@ -514,24 +532,15 @@ func TestCancel(t *testing.T) {
 		want := tasks[0]
 		got, err := s.Cancel(t.Context(), "acme", want.ID)
 		want.Status, want.Version, want.UpdatedAt = Cancelled, 2, got.UpdatedAt
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Fatalf("Cancel = %+v, %v\nwant %+v", got, err, want)
-		}
+		gives(t, want)(got, err)
 		wantTask(t, s, want)
 		for i, status := range []Status{Cancelled, InFlight, Succeeded} {
-			e, ok := errors.AsType[*StateError](errOf(s.Cancel(t.Context(), "acme", tasks[i].ID)))
-			if !ok || *e != (StateError{tasks[i].ID, status}) {
-				t.Errorf("Cancel of a task that is %s: %v", status, e)
-			}
+			failsIn(t, errOf(s.Cancel(t.Context(), "acme", tasks[i].ID)), tasks[i].ID, status)
 		}
 		for _, name := range [][2]string{{"umbrella", tasks[0].ID}, {"acme", "none"}} {
-			if _, err := s.Cancel(t.Context(), name[0], name[1]); !errors.Is(err, ErrNotFound) {
-				t.Errorf("Cancel(%q): %v, want ErrNotFound", name, err)
-			}
+			fails(t, errOf(s.Cancel(t.Context(), name[0], name[1])), ErrNotFound)
 		}
-		if list, err := s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), 0); err != nil || len(list) != 0 {
-			t.Errorf("Claim of what is not PENDING = %+v, %v", list, err)
-		}
+		givesRows(t)(s.Claim(t.Context(), rowsOf(tasks), after(time.Hour), 0)) // none is PENDING
 	})
 }
 
@@ -578,14 +587,12 @@ func TestPolicies(t *testing.T) {
 			if version == 0 {
 				want.Version = 3
 			}
-			if got, err := s.Policy(t.Context(), "acme", "standard", version); err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("Policy(%d) = %+v, %v, want %+v", version, got, err, want)
-			}
+			gives(t, want)(s.Policy(t.Context(), "acme", "standard", version))
 		}
 		for name, version := range map[string]int{"standard": 4, "none": 0} {
-			if _, err := s.Policy(t.Context(), "acme", name, version); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), name) {
-				t.Errorf("Policy(%q, %d): %v, want ErrNotFound", name, version, err)
-			}
+			err := errOf(s.Policy(t.Context(), "acme", name, version))
+			fails(t, err, ErrNotFound)
+			fails(t, err, name)
 		}
 	})
 }
@@ -609,9 +616,7 @@ func TestPoliciesAtOnce(t *testing.T) {
 		wg.Wait()
 		slices.SortFunc(versions, func(a, b Policy) int { return a.Version - b.Version })
 		for i, p := range versions {
-			if p.Version != i+2 {
-				t.Errorf("version %d of %d is %d", i+2, len(versions)+1, p.Version)
-			}
+			same(t, "version", p.Version, i+2)
 		}
 	})
 }
@@ -637,17 +642,14 @@ func TestWaiting(t *testing.T) {
 			var got []Due
 			for after := (Due{}); ; {
 				page, err := s.Waiting(t.Context(), after, limit)
-				if err != nil || len(page) > limit {
-					t.Fatalf("Waiting = %d, %v", len(page), err)
-				}
+				must(t, err)
 				if len(page) == 0 {
 					break
 				}
 				got, after = append(got, page...), page[len(page)-1]
+				same(t, "size of the page", len(page), min(limit, len(want)-len(got)+len(page)))
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("in pages of %d: %+v\nwant %+v", limit, got, want)
-			}
+			same(t, fmt.Sprint("in pages of ", limit), got, want)
 		}
 	})
 }
@@ -666,12 +668,8 @@ func TestDead(t *testing.T) {
 			t.Helper()
 			clock = clock.Add(time.Minute)
 			list, err := s.Dead(t.Context(), clock, clock.Add(30*time.Second), 10)
-			if again, err := other.Dead(t.Context(), clock.Add(30*time.Second-1e6), clock.Add(time.Hour), 10); err != nil || len(again) > 0 {
-				t.Errorf("another process gets %v, too, %v", rowsOf(again), err)
-			}
-			if err != nil || !slices.Equal(rowsOf(list), want) {
-				t.Fatalf("Dead = %v, %v, want %v", rowsOf(list), err, want)
-			}
+			givesRows(t)(other.Dead(t.Context(), clock.Add(30*time.Second-1e6), clock.Add(time.Hour), 10))
+			givesRows(t, want...)(list, err)
 			return list
 		}
 		bury := func(tasks []Task) {
@@ -682,9 +680,7 @@ func TestDead(t *testing.T) {
 		die(tasks[2], tasks[0])
 		list := dead(1, 3)
 		for _, want := range []int64{1, 3} {
-			if one, err := s.Dead(t.Context(), after(2*time.Minute), after(2*time.Minute+1), 1); err != nil || !slices.Equal(rowsOf(one), []int64{want}) {
-				t.Errorf("Dead(1) = %v, %v, want %d", rowsOf(one), err, want)
-			}
+			givesRows(t, want)(s.Dead(t.Context(), after(2*time.Minute), after(2*time.Minute+1), 1))
 		}
 		bury(list[:1])
 		dead(3)
@@ -693,43 +689,28 @@ func TestDead(t *testing.T) {
 		dead()
 
 		begin := time.Now().Truncate(time.Millisecond)
-		if _, err := s.Revive(t.Context(), "umbrella", list[0].ID); !errors.Is(err, ErrNotFound) {
-			t.Errorf("Revive of another tenant's task: %v, want ErrNotFound", err)
-		}
+		fails(t, errOf(s.Revive(t.Context(), "umbrella", list[0].ID)), ErrNotFound)
 		revived, err := s.Revive(t.Context(), "acme", list[0].ID)
 		want := list[0]
 		want.Status, want.Version, want.AttemptNumber, want.LeaseUntil = Pending, want.Version+1, 0, time.Time{}
 		want.NextAttemptAt, want.BudgetSince, want.UpdatedAt = revived.UpdatedAt, revived.UpdatedAt, revived.UpdatedAt
-		if err != nil || !reflect.DeepEqual(revived, want) || revived.UpdatedAt.Before(begin) {
-			t.Fatalf("Revive = %+v, %v\nwant %+v", revived, err, want)
-		}
-		_, err = s.Revive(t.Context(), "acme", list[0].ID)
-		if e, ok := errors.AsType[*StateError](err); !ok || *e != (StateError{list[0].ID, Pending}) {
-			t.Errorf("Revive of a task that is PENDING: %v", err)
-		}
-		if _, err := s.Revive(t.Context(), "acme", "none"); !errors.Is(err, ErrNotFound) {
-			t.Errorf("Revive of none: %v, want ErrNotFound", err)
-		}
+		gives(t, want)(revived, err)
+		same(t, "it is of the past", revived.UpdatedAt.Before(begin), false)
+		failsIn(t, errOf(s.Revive(t.Context(), "acme", list[0].ID)), list[0].ID, Pending)
+		fails(t, errOf(s.Revive(t.Context(), "acme", "none")), ErrNotFound)
 		claimed, err := s.Claim(t.Context(), []int64{1}, revived.NextAttemptAt, 0)
-		if err != nil || len(claimed) != 1 {
-			t.Fatalf("Claim = %v, %v", claimed, err)
-		}
+		givesRows(t, 1)(claimed, err)
 		must(t, s.Settle(t.Context(), []Outcome{ended(claimed[0], Exhausted, 502)}))
 		bury(list) // a late confirm of the letter that came back
 		second := dead(1)
 		bury(second)
 
-		_, err = s.ReviveAt(t.Context(), list[0].ID, list[0].Version)
-		if e, ok := errors.AsType[*StateError](err); !ok || *e != (StateError{list[0].ID, Exhausted}) {
-			t.Errorf("ReviveAt of an earlier death: %v", err)
-		}
-		if _, err := s.ReviveAt(t.Context(), "none", 1); !errors.Is(err, ErrNotFound) {
-			t.Errorf("ReviveAt of none: %v, want ErrNotFound", err)
-		}
-		if got, err := s.ReviveAt(t.Context(), list[0].ID, second[0].Version); err != nil || got.Status != Pending {
-			t.Errorf("ReviveAt of this death = %+v, %v", got, err)
-		}
-		wantLog(t, s, tasks[0], Attempt{1, after(time.Hour), 250 * time.Millisecond, 500, "no"}, Attempt{2, after(time.Hour), 250 * time.Millisecond, 502, "no"})
+		failsIn(t, errOf(s.ReviveAt(t.Context(), list[0].ID, list[0].Version)), list[0].ID, Exhausted) // of an earlier death
+		fails(t, errOf(s.ReviveAt(t.Context(), "none", 1)), ErrNotFound)
+		back, err := s.ReviveAt(t.Context(), list[0].ID, second[0].Version)
+		must(t, err)
+		same(t, "status", back.Status, Pending)
+		wantLog(t, s, tasks[0], 500, 502)
 	})
 }
 
@@ -745,9 +726,8 @@ func TestForget(t *testing.T) {
 		claimAll(t, s, create(t, s, task(6))...)
 		must(t, errOf(s.Cancel(t.Context(), "acme", create(t, s, task(7))[0].ID)))
 		dead, err := s.Dead(t.Context(), noon, noon, 1)
-		if err != nil || len(dead) != 1 || s.Buried(t.Context(), dead) != nil {
-			t.Fatalf("Dead = %v, %v", dead, err)
-		}
+		givesRows(t, 2)(dead, err)
+		must(t, s.Buried(t.Context(), dead))
 		later := time.Now().Add(time.Hour)
 		for _, step := range []struct {
 			before  time.Time
@@ -762,16 +742,13 @@ func TestForget(t *testing.T) {
 			{later, true, 10, 2, []int64{3, 5, 6}},
 			{later, false, 10, 1, []int64{5, 6}},
 		} {
-			n, err := s.Forget(t.Context(), step.before, step.letters, step.limit)
-			if left := allRows(t, url); n != step.deleted || err != nil || !slices.Equal(left, step.left) {
-				t.Errorf("Forget(%+v) = %d, %v, left %d", step, n, err, left)
-			}
+			gives(t, step.deleted)(s.Forget(t.Context(), step.before, step.letters, step.limit))
+			same(t, "left", allRows(t, url), step.left)
 		}
 		var logged int
-		if err := rawDB(t, url).QueryRow("select count(*) from retry_attempts").Scan(&logged); err != nil || logged != 1 {
-			t.Errorf("%d attempts are in the log, %v, want that of the task that waits", logged, err)
-		}
-		create(t, s, task(1)) // its key is free
+		must(t, rawDB(t, url).QueryRow("select count(*) from retry_attempts").Scan(&logged))
+		same(t, "attempts in the log", logged, 1) // that of the task that waits
+		create(t, s, task(1))                     // its key is free
 	})
 }
 
@@ -791,9 +768,7 @@ func allRows(t *testing.T, url string) (rows []int64) {
 
 func TestStats(t *testing.T) {
 	onStores(t, func(t *testing.T, s *Store) {
-		if got, err := s.Stats(t.Context()); err != nil || !reflect.DeepEqual(got, Stats{}) {
-			t.Errorf("Stats of nothing = %+v, %v", got, err)
-		}
+		gives(t, Stats{})(s.Stats(t.Context()))
 		var tasks []Task
 		for n := range 8 {
 			given := task(n)
@@ -810,9 +785,7 @@ func TestStats(t *testing.T) {
 			{Tenant: "acme", PolicyID: "standard", Pending: 2, InFlight: 1, Succeeded: 1, Exhausted: 2, Cancelled: 1},
 			{Tenant: "umbrella", PolicyID: "standard", Pending: 1},
 		}}
-		if got, err := s.Stats(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("Stats = %+v, %v\nwant %+v", got, err, want)
-		}
+		gives(t, want)(s.Stats(t.Context()))
 	})
 }
 
@@ -901,13 +874,45 @@ func TestStoreID(t *testing.T) {
 		close(ids)
 		a, b := openStore(t, url), openStore(t, url)
 		for id := range ids {
-			if id != a.ID() {
-				t.Errorf("one who opened it has the ID %q, and others %q", id, a.ID())
-			}
+			same(t, "ID of one who opened it", id, a.ID())
 		}
 		other := openStore(t, filepath.Join(t.TempDir(), "other.db"))
 		if len(a.ID()) != 26 || b.ID() != a.ID() || other.ID() == a.ID() {
 			t.Errorf("IDs %q and %q, and of another store %q", a.ID(), b.ID(), other.ID())
+		}
+	})
+}
+
+func TestNeededBodies(t *testing.T) {
+	onStores(t, func(t *testing.T, s *Store) {
+		var refs []string
+		with := func(n int, ref string) Task {
+			one := task(n)
+			one.Body, one.BodyRef = nil, "acme/"+ref
+			refs = append(refs, one.BodyRef)
+			return create(t, s, one)[0]
+		}
+		with(1, "waiting")
+		with(2, "twice")
+		with(3, "twice")
+		claimAll(t, s, with(4, "called"))
+		for i, end := range []Status{Succeeded, Exhausted} {
+			claimed := claimAll(t, s, with(5+i, string(end)))
+			must(t, s.Settle(t.Context(), []Outcome{ended(claimed[0], end, 422)}))
+		}
+		must(t, errOf(s.Cancel(t.Context(), "acme", with(7, "cancelled").ID)))
+		create(t, s, task(8)) // which has no reference
+		got, err := s.NeededBodies(t.Context(), append(refs, "acme/unknown", "umbrella/waiting"))
+		slices.Sort(got)
+		if want := []string{"acme/EXHAUSTED", "acme/called", "acme/twice", "acme/waiting"}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("needed: %q, error %v, want %q", got, err, want)
+		}
+		if s.db.Postgres() {
+			return // which reads a table of eight rows as a whole
+		}
+		plan, err := planOf(t.Context(), s, bodiesOfTasks, []any{sqldb.Keys{[]byte("acme/waiting")}})
+		if err != nil || !strings.Contains(plan, "retry_tasks_bodies") {
+			t.Errorf("no index is used: %v\n%s", err, plan)
 		}
 	})
 }
