@@ -63,15 +63,10 @@ func TestConfiguration(t *testing.T) {
 	}
 	goldentest.Parts(t, file, parts)
 	page := goldentest.Read(t, file)
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```\n").FindAllStringSubmatch(page, -1)
-	for _, example := range examples {
-		if _, err := config.Parse("redrive.yaml", []byte(example[1])); err != nil {
-			t.Errorf("an example of %s has faults:\n%v\n%s", configPage, err, example[1])
-		}
-	}
+	examples := parseExamples(t, page)
 	faulty := regexp.MustCompile("(?s)(```yaml faulty\n(.*?)```\n\n)```\n.*?```\n")
-	if len(examples) == 0 || !faulty.MatchString(page) {
-		t.Errorf("%s has %d examples, and perhaps no faulty one", configPage, len(examples))
+	if examples == 0 || !faulty.MatchString(page) {
+		t.Errorf("%s has %d examples, and perhaps no faulty one", configPage, examples)
 	}
 	goldentest.File(t, file, faulty.ReplaceAllStringFunc(page, func(old string) string {
 		part := faulty.FindStringSubmatch(old)
@@ -80,17 +75,23 @@ func TestConfiguration(t *testing.T) {
 	}))
 }
 
+// parseExamples reads the configurations of a page, and returns how many it has.
+func parseExamples(t *testing.T, page string) int {
+	t.Helper()
+	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```\n").FindAllStringSubmatch(page, -1)
+	for _, example := range examples {
+		if _, err := config.Parse("redrive.yaml", []byte(example[1])); err != nil {
+			t.Errorf("an example has faults:\n%v\n%s", err, example[1])
+		}
+	}
+	return len(examples)
+}
+
 // TestRunPage reads the configuration on the page about running the retry service, and
 // looks for the metrics in its rules.
 func TestRunPage(t *testing.T) {
 	page, reference := readPage(t, "docs/how-to/run-the-retry-service.md"), readPage(t, "docs/reference/retry-service.md")
-	found := 0
-	for _, example := range regexp.MustCompile("(?s)```yaml\n(.*?)```\n").FindAllStringSubmatch(page, -1) {
-		found++
-		if _, err := config.Parse("redrive.yaml", []byte(example[1])); err != nil {
-			t.Errorf("an example has faults:\n%v", err)
-		}
-	}
+	found := parseExamples(t, page)
 	for _, rule := range regexp.MustCompile("(?m)^\\| `(.*?)`").FindAllStringSubmatch(page, -1) {
 		for _, name := range regexp.MustCompile(`\b(?:retry|redrive)_[a-z_]+`).FindAllString(rule[1], -1) {
 			found++

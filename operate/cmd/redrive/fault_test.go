@@ -2,13 +2,11 @@ package main
 
 import (
 	"database/sql"
-	"encoding/json"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/text"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/store"
 )
@@ -43,15 +41,11 @@ func TestHostileLetters(t *testing.T) {
 			died(5, "refunds", "poison", "poison", "of another dead-letter topic").Encode(0),
 		}
 		broker := s.brokers["shop"]
-		s.must(broker.Publish(s.Context(), "orders-dead", msgs...))
+		must(s, broker.Publish(s.Context(), "orders-dead", msgs...))
 		shown := func(args ...string) {
 			s.Helper()
-			got := s.call(args...)
-			if out := got.stdout + got.stderr; got.code != exitOK || !text.IsLines(out, len(out)) {
-				s.Errorf("%q: exit code %d, messages %q, or characters that a terminal obeys", args, got.code, got.stderr)
-			}
-			if args[len(args)-1] == "json" && !json.Valid([]byte(got.stdout)) {
-				s.Errorf("%q: %q is no JSON", args, got.stdout)
+			if out := s.prints(s.Context(), args); strings.Contains(out, "(exit code") {
+				s.Errorf("%q: %s", args, out)
 			}
 		}
 		for _, format := range []string{"text", "json"} {
@@ -72,7 +66,7 @@ func TestHostileLetters(t *testing.T) {
 		}
 		s.withStore(func(st *store.Store) {
 			list, err := st.Letters(s.Context(), store.Filter{States: []store.State{store.StateSkipped}}, store.Page{})
-			s.must(err)
+			must(s, err)
 			skipped := map[string]string{}
 			for _, l := range list.Letters {
 				skipped[l.Topic] = l.Note
@@ -93,18 +87,18 @@ func TestStoreFaults(t *testing.T) {
 		message string
 	}{
 		"no store": {func(s *shop) {
-			s.must(os.WriteFile("letters.db", []byte(strings.Repeat("a shopping list\n", 512)), 0o600))
+			must(s, os.WriteFile("letters.db", []byte(strings.Repeat("a shopping list\n", 512)), 0o600))
 		},
 			"store letters.db: the file is no store, or it is damaged: keep it, and restore a copy beside it"},
 		"newer": {func(s *shop) {
 			s.fill()
 			db, err := sql.Open("sqlite", "letters.db")
-			s.must(err)
+			must(s, err)
 			defer db.Close()
 			_, err = db.Exec("update meta set version = 99")
-			s.must(err)
+			must(s, err)
 		}, "store letters.db: the store is newer than this program: it has version 99"},
-		"a folder":                      {func(s *shop) { s.must(os.Mkdir("letters.db", 0o700)) }, "open letters.db: "},
+		"a folder":                      {func(s *shop) { must(s, os.Mkdir("letters.db", 0o700)) }, "open letters.db: "},
 		"misspelled":                    {func(s *shop) { s.configure("store: {url:", "store: {urll:") }, "urll: there is no such key: did you mean url?"},
 		"of a folder that is not there": {func(s *shop) { s.configure("letters.db", "none/letters.db") }, "none/letters.db"},
 	} {
@@ -128,5 +122,5 @@ func TestStoreFaults(t *testing.T) {
 // configure changes the configuration of the shop.
 func (s *shop) configure(old, new string) {
 	s.Helper()
-	s.must(os.WriteFile(config.DefaultFile, []byte(strings.Replace(shopConfig, old, new, 1)), 0o600))
+	must(s, os.WriteFile(config.DefaultFile, []byte(strings.Replace(shopConfig, old, new, 1)), 0o600))
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
-	"github.com/redrive-go/redrive/operate/config"
 )
 
 var plain = term.Streams{In: strings.NewReader(""), Width: 80}
@@ -74,32 +72,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestUsage holds what commands say of wrong flags and words.
-func TestUsage(t *testing.T) { inShop(t, func(s *shop) { s.session("usage") }) }
-
 func TestCompletion(t *testing.T) {
-	t.Setenv(config.Variable, "testdata/shop.yaml")
-	for _, tt := range []struct {
-		args []string
-		want []string
-	}{
-		{[]string{"dlq", "collect", ""}, []string{"orders", "payments"}},
-		{[]string{"dlq", "collect", "orders", ""}, []string{"payments"}},
-		{[]string{"doctor", ""}, []string{"events", "shop"}},
-		{[]string{"dlq", "ls", "-o", ""}, []string{"text", "json"}},
-		{[]string{"plan", "--jitter", ""}, jitters},
-	} {
-		got := call(t, append([]string{"__complete"}, tt.args...)...)
-		lines := strings.Split(got.stdout, "\n")
-		if i := slices.Index(lines, ":4"); i < 0 || !slices.Equal(lines[:i], tt.want) {
-			t.Errorf("%q: %q, want %q and no files", tt.args, lines, tt.want)
-		}
-	}
-	t.Setenv(config.Variable, "testdata/none.yaml")
-	got := call(t, "__complete", "dlq", "collect", "")
-	if got.code != exitOK || got.stdout != ":4\n" {
-		t.Errorf("without a configuration: exit code %d, data %q", got.code, got.stdout)
-	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if got := call(t, "completion", shell); got.code != exitOK || !strings.Contains(got.stdout, "redrive") {
 			t.Errorf("%s: exit code %d, data %q", shell, got.code, got.stdout)
@@ -122,4 +95,17 @@ func BenchmarkStart(b *testing.B) {
 		cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	}
 	b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
+}
+
+func TestQuoted(t *testing.T) {
+	for word, want := range map[string]string{
+		"--error=3": "--error=3", "a b": "'a b'", "": "''", "it's": `'it'\''s'`, "$(rm)": "'$(rm)'", hostile: "'" + hostile + "'",
+	} {
+		if got := quoted(word); got != want {
+			t.Errorf("quoted(%q) = %q, want %q", word, got, want)
+		}
+	}
+	if got := term.Safe(quoted(hostile)); strings.ContainsAny(got, "\x1b\n") {
+		t.Errorf("%q is not safe", got)
+	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/store"
 )
@@ -77,40 +75,6 @@ func streamsTo(stdout, stderr io.Writer) term.Streams {
 	return term.Streams{In: strings.NewReader(""), Out: stdout, Err: stderr, Width: 80}
 }
 
-// small keeps the storms of tests short.
-var small = []string{"--seeds", "3"}
-
-func TestGolden(t *testing.T) {
-	tests := map[string][]string{
-		"storm":           append([]string{"storm"}, small...),
-		"storm_seed":      append([]string{"storm", "--preset", "seed"}, small...),
-		"storm_one":       {"storm", "--policy", "full", "--seeds", "1"},
-		"storm_random":    {"storm", "--policy", "none,full", "--budget", "off,mesh,15%+2/s", "--breaker", "off,on", "--arrivals", "poisson", "--capacity", "550", "--patience", "300ms", "--concurrency", "100", "--seeds", "2"},
-		"plan":            {"plan"},
-		"plan_table":      {"plan", "--jitter", "none", "--base", "100ms", "--cap", "30s", "--attempts", "9"},
-		"plan_slo":        {"plan", "--attempts", "4", "--base", "100ms", "--cap", "2s", "--run", "150ms", "--slo", "2s"},
-		"plan_hops":       {"plan", "--attempts", "3", "--hops", "sdk=3,3", "--budget", "mesh"},
-		"plan_hops_plain": {"plan", "--attempts", "3", "--hops", "2,1", "--budget", "off"},
-		"plan_age":        {"plan", "--max-age", "2m", "--run", "1s", "--jitter", "decorrelated", "--floor", "500ms"},
-		"plan_linear":     {"plan", "--step", "1s", "--jitter", "equal", "--attempts", "5"},
-		"plan_service":    {"plan", "--policy", filepath.Join("testdata", "policy.json"), "--run", "2s"},
-	}
-	for name, args := range tests {
-		t.Run(name, func(t *testing.T) {
-			text := call(t, args...)
-			if text.code != exitOK || text.stderr != "" {
-				t.Fatalf("exit code %d, messages %q", text.code, text.stderr)
-			}
-			goldentest.File(t, filepath.Join("testdata", name+".txt"), text.stdout)
-			data := call(t, append(args, "--output", "json")...)
-			if data.code != exitOK || !json.Valid([]byte(data.stdout)) {
-				t.Fatalf("exit code %d, messages %q, data\n%s", data.code, data.stderr, data.stdout)
-			}
-			goldentest.File(t, filepath.Join("testdata", name+".json"), data.stdout)
-		})
-	}
-}
-
 // TestExitCodes has the cases that the session of usage cannot show: much output,
 // and messages of the system.
 func TestExitCodes(t *testing.T) {
@@ -125,7 +89,6 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"help"}, exitOK, "", true},
 		{[]string{"storm", "--help"}, exitOK, "", true},
 		{[]string{"plan", "--policy", none}, exitUsage, "--policy: open ", false},
-		{[]string{"plan", "--policy", filepath.Join("testdata", "plan.json")}, exitUsage, "attempts", false},
 		{[]string{"plan", "--svg", none}, exitFailure, "the chart was not written", true},
 		{[]string{"storm", "--seeds", "1", "--svg", none}, exitFailure, "the chart was not written", true},
 		{[]string{"config", "show", "--config", none}, exitFailure, "there is no configuration: open " + none, false},

@@ -3,6 +3,9 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,17 +15,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/certtest"
 )
 
 // serving starts redrive serve in a folder of its own, on real time, with a broker
 // in memory. It returns its address, and what ends it.
-func serving(t *testing.T, more string) (address string, broker *memory.Broker, stop func() int) {
+func serving(t *testing.T, more string) (address string, broker *memory.Broker, stop func()) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 	t.Setenv(config.Variable, "")
@@ -36,7 +41,7 @@ func serving(t *testing.T, more string) (address string, broker *memory.Broker, 
 
 // inBackground starts a command on real time. It returns the address that a pattern
 // finds in the first line of its log, and what ends it.
-func inBackground(t *testing.T, open opener, pattern string, args ...string) (address string, stop func() int) {
+func inBackground(t *testing.T, open opener, pattern string, args ...string) (address string, stop func()) {
 	t.Helper()
 	log, to := io.Pipe()
 	streams := term.Streams{In: strings.NewReader(""), Out: io.Discard, Err: to, Width: 80}
@@ -53,23 +58,31 @@ func inBackground(t *testing.T, open opener, pattern string, args ...string) (ad
 		t.Fatalf("the first line of the log is %q, error %v", line, err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, lines) }() // until the pipe is closed
-	return found[1], func() int {
+	return found[1], func() {
 		cancel()
-		return <-ended
+		if code := <-ended; code != exitOK {
+			t.Errorf("exit code %d", code)
+		}
 	}
+}
+
+// request returns the status and the body of an answer.
+func request(t *testing.T, method, address, body string, header http.Header) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
+	must(t, err)
+	r.Header = header
+	answer, err := http.DefaultClient.Do(r)
+	must(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	must(t, err)
+	return answer.StatusCode, string(text)
 }
 
 func get(t *testing.T, address string, header http.Header) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-	must(t, err)
-	req.Header = header
-	answer, err := http.DefaultClient.Do(req)
-	must(t, err)
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	must(t, err)
-	return answer.StatusCode, string(body)
+	return request(t, http.MethodGet, address, "", header)
 }
 
 func TestServe(t *testing.T) {
@@ -95,17 +108,7 @@ func TestServe(t *testing.T) {
 	if want := "serve.listen of second.yaml cannot be used"; got.code != exitFailure || !strings.Contains(got.stderr, want) || !strings.HasSuffix(got.stderr, "is another redrive serve running?\n") {
 		t.Errorf("another one at the same address: %+v, want %q", got, want)
 	}
-	if code := stop(); code != exitOK {
-		t.Errorf("exit code %d", code)
-	}
-}
-
-func TestServeRefuses(t *testing.T) {
-	inShop(t, func(s *shop) {
-		s.must(os.WriteFile(config.DefaultFile, []byte(shopConfig+"serve: {listen: \"127.0.0.1:99999\"}\n"), 0o600))
-		s.refuses(exitFailure, "nothing was done: serve.listen of redrive.yaml cannot be used", "serve")
-		s.refuses(exitUsage, "takes flags only", "serve", "now")
-	})
+	stop()
 }
 
 // TestMetricsReference holds the table of the metrics of redrive serve.
@@ -143,4 +146,69 @@ func TestMetricsReference(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kinds[name], labels[name], help[name])
 	}
 	goldentest.Parts(t, file, map[string]string{"metrics": b.String()}, "redrive", "rows ")
+}
+
+// newCertificate writes a certificate for this machine and its key as cert.pem
+// and key.pem. It returns a client that trusts only this certificate.
+func newCertificate(t *testing.T, end time.Time) *http.Client {
+	t.Helper()
+	cert, key := certtest.New(t, "localhost", end)
+	must(t, errors.Join(os.WriteFile("cert.pem", cert, 0o600), os.WriteFile("key.pem", key, 0o600)))
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(cert)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "localhost"}, DisableKeepAlives: true}}
+}
+
+// TestServersWithTLS tests that both servers show a certificate, and replace
+// it.
+func TestServersWithTLS(t *testing.T) {
+	t.Setenv("A_TOKEN", "correct horse battery staple")
+	const keys = `listen: "127.0.0.1:0", tls: {cert: cert.pem, key: key.pem}`
+	healthy := func(client *http.Client, address string) error {
+		answer, err := client.Get("https://" + address + "/healthz")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if body, _ := io.ReadAll(answer.Body); string(body) != "ok\n" {
+			return fmt.Errorf("answered with %s", body)
+		}
+		return nil
+	}
+	t.Chdir(t.TempDir())
+	first := newCertificate(t, time.Now().Add(time.Hour))
+	must(t, os.WriteFile(config.DefaultFile, []byte("service: {tokens: {a: [{env: A_TOKEN}]}, "+keys+"}"), 0o600))
+	address, stop := retrying(t, nil)
+	if err := healthy(first, address); err != nil {
+		t.Errorf("the service: %v", err)
+	}
+	if answer, err := http.Get("http://" + address + "/healthz"); err != nil || answer.StatusCode != http.StatusBadRequest {
+		t.Errorf("a plain request is answered with %+v, %v", answer, err)
+	}
+	second := newCertificate(t, time.Now().Add(time.Hour))
+	for begin := time.Now(); healthy(second, address) != nil; time.Sleep(100 * time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal("the service goes on with its first certificate")
+		}
+	}
+	stop()
+	inShop(t, func(s *shop) {
+		for _, command := range []string{"serve", "service"} {
+			must(s, os.WriteFile(config.DefaultFile, []byte(shopConfig+command+": {"+keys+"}\n"), 0o600))
+			s.refuses(exitFailure, command+".tls.cert: open cert.pem", command)
+			newCertificate(t, time.Now().Add(-time.Hour))
+			s.refuses(exitFailure, command+".tls: the certificate has expired", command)
+			s.refuses(exitFailure, command+".tls: the certificate has expired", "config", "check")
+			must(s, os.Remove("cert.pem"))
+			must(s, os.WriteFile(config.DefaultFile, []byte(shopConfig+command+": {connections: 100000000}\n"), 0o600))
+			s.refuses(exitFailure, command+".connections: 100000000 are too many", command)
+		}
+	})
+	third, dir := newCertificate(t, time.Now().Add(time.Hour)), t.TempDir()
+	must(t, errors.Join(os.Rename("cert.pem", filepath.Join(dir, "cert.pem")), os.Rename("key.pem", filepath.Join(dir, "key.pem"))))
+	address, _, stop = serving(t, "serve: {"+strings.NewReplacer("cert.pem", filepath.Join(dir, "cert.pem"), "key.pem", filepath.Join(dir, "key.pem")).Replace(keys)+"}\n")
+	if err := healthy(third, strings.TrimPrefix(address, "https://")); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	stop()
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/store"
@@ -29,6 +28,9 @@ type shop struct {
 	down    map[string]error             // brokers that cannot be made
 	fault   func(memory.Op) memory.Fault // of the broker of orders
 	streams term.Streams
+	inspect map[string]inspection
+	worker  *worker  // the one that a session has started
+	stops   []func() // what stops that, and redrive serve
 }
 
 const shopConfig = `
@@ -47,7 +49,7 @@ store: {url: letters.db}
 // inShop runs a test in virtual time, in a folder of its own.
 func inShop(t *testing.T, test func(s *shop)) {
 	t.Helper()
-	files, err := filepath.Abs(filepath.Join("testdata", "dlq"))
+	files, err := filepath.Abs(filepath.Join("testdata", "sessions"))
 	must(t, err)
 	t.Chdir(t.TempDir())
 	t.Setenv(config.Variable, "")
@@ -61,23 +63,19 @@ func inShop(t *testing.T, test func(s *shop)) {
 				}
 				return s.fault(op)
 			}}),
-			"events": memory.New(memory.Options{}), "demo": memory.New(memory.Options{}),
+			"events": memory.New(memory.Options{}), "demo": memory.New(memory.Options{}), "cloud": memory.New(memory.Options{}),
 		}
 		test(s)
 	})
-}
-
-func (s *shop) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
 }
 
 // open is an opener. Closing the broker of a command closes nothing of the shop's.
 func (s *shop) open(_ context.Context, c *config.Config, name string) (brokers.Broker, error) {
 	if err := s.down[name]; err != nil {
 		return nil, err
+	}
+	if inspect := s.inspect[name]; inspect != nil {
+		return patient{inspect: inspect}, nil
 	}
 	return lent{s.brokers[name]}, nil
 }
@@ -105,40 +103,6 @@ func (s *shop) callWith(ctx context.Context, args ...string) result {
 // times of this minute.
 var drawn = regexp.MustCompile(`(?m)^\d+ of \d+ letters, .*\n|(00:00):\d\d(\.\d+)?`)
 
-// wants calls the command, and holds what it prints against a golden file: data,
-// messages and exit code.
-func (s *shop) wants(file string, args ...string) {
-	s.Helper()
-	got := s.call(args...)
-	text := got.stdout
-	if got.stderr != "" || got.code != exitOK {
-		text += fmt.Sprintf("--- messages, exit code %d\n%s", got.code, got.stderr)
-	}
-	text = strings.ReplaceAll(text, "went wrong (1 failing)", "went wrong (1 returned)") // which of two receipts of one moment is read first
-	goldentest.File(s.T, filepath.Join(s.golden, file), drawn.ReplaceAllString(text, "$1"))
-}
-
-// session calls the commands of a file, which are its lines that begin with "$ redrive".
-// It compares what they print, and their exit codes, with the file.
-func (s *shop) session(name string) {
-	s.Helper()
-	file := filepath.Join(s.golden, name+".session")
-	var text strings.Builder
-	for line := range strings.Lines(goldentest.Read(s, file)) {
-		command, ok := strings.CutPrefix(line, "$ redrive ")
-		if !ok {
-			continue
-		}
-		got := s.call(wordsOf(strings.TrimSuffix(command, "\n"))...)
-		text.WriteString(line + got.stdout + got.stderr)
-		if got.code != exitOK {
-			fmt.Fprintf(&text, "(exit code %d)\n", got.code)
-		}
-		text.WriteString("\n")
-	}
-	goldentest.File(s, file, text.String())
-}
-
 // refuses calls the command, which must fail with a message and print nothing.
 func (s *shop) refuses(code int, message string, args ...string) {
 	s.Helper()
@@ -152,8 +116,8 @@ func (s *shop) refuses(code int, message string, args ...string) {
 func (s *shop) withStore(f func(*store.Store)) {
 	s.Helper()
 	st, err := store.Open(s.Context(), "letters.db")
-	s.must(err)
-	defer func() { s.must(st.Close()) }()
+	must(s, err)
+	defer func() { must(s, st.Close()) }()
 	f(st)
 }
 
@@ -163,9 +127,9 @@ func (s *shop) letter(id int64) (l store.Letter, history []store.Change) {
 	s.withStore(func(st *store.Store) {
 		var err error
 		l, err = st.Letter(s.Context(), id)
-		s.must(err)
+		must(s, err)
 		history, err = st.History(s.Context(), id)
-		s.must(err)
+		must(s, err)
 	})
 	return l, history
 }
@@ -186,11 +150,20 @@ func died(n int, topic, reason, class, text string) dlq.Entry {
 	return e
 }
 
-// publish puts dead letters into a topic of the broker of orders.
-func (s *shop) publish(topic string, letters ...dlq.Entry) {
+// brokerOf are the brokers of the topics.
+var brokerOf = map[string]string{"orders": "shop", "refunds": "shop", "payments": "events", "visits": "demo"}
+
+// publish has dead letters of a topic wait in its broker, of which number 1 is hostile.
+func (s *shop) publish(topic string, from, to int) {
 	s.Helper()
-	for _, e := range letters {
-		s.must(s.brokers["shop"].Publish(s.Context(), topic, e.Encode(0)))
+	broker := s.brokers[brokerOf[topic]]
+	for n := from; n <= to; n++ {
+		e := died(n, topic, "poison", "poison", "declined")
+		if n == 1 {
+			e = died(n, topic, "panic", "unknown", hostile)
+			e.Message.Body = []byte("\xff")
+		}
+		must(s, broker.Publish(s.Context(), topic+"-dead", e.Encode(0)))
 	}
 }
 
@@ -221,7 +194,7 @@ func (s *shop) fill() {
 	s.withStore(func(st *store.Store) {
 		for _, l := range letters { // one by one, so that the numbers are known
 			_, err := st.Collect(s.Context(), time.Now(), []store.Collected{l})
-			s.must(err)
+			must(s, err)
 		}
 	})
 }
@@ -231,7 +204,7 @@ func (s *shop) acts() (lines []string) {
 	s.Helper()
 	s.withStore(func(st *store.Store) {
 		list, err := st.Audit(s.Context(), store.Page{})
-		s.must(err)
+		must(s, err)
 		for _, a := range list.Acts {
 			lines = append(lines, fmt.Sprintf("%s %s %d: %s: %s", a.Actor.Who, a.What, a.Letters, a.Actor.Command, a.Actor.Reason))
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -52,10 +51,7 @@ func inDemo(t *testing.T, f func(bank string)) {
 }
 
 // unlike is what is another time something else, and what the page has instead.
-var unlike = []struct {
-	text *regexp.Regexp
-	page string
-}{
+var unlike = drift{
 	{regexp.MustCompile(`(?m)^\d+ of \d+ letters, .*\n`), ""},
 	{regexp.MustCompile(`\b\d+[smh] ago`), "9s ago"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "2026-11-25T03:00:00Z"},
@@ -85,10 +81,7 @@ func TestTutorial(t *testing.T) {
 			typed++
 			awaitReturned(t)
 			part := shown.FindStringSubmatch(old)
-			text := typeIn(t, bank, part[1])
-			for _, u := range unlike {
-				text = u.text.ReplaceAllString(text, u.page)
-			}
+			text := unlike.uniform(typeIn(t, bank, part[1]))
 			if alike(text, part[2]) {
 				return old
 			}
@@ -136,12 +129,7 @@ func typeIn(t *testing.T, bank, line string) string {
 	t.Helper()
 	words := wordsOf(line)
 	if words[0] == "curl" {
-		resp, err := http.Post(strings.Replace(words[len(words)-1], "http://127.0.0.1:7421", bank, 1), "", nil)
-		must(t, err)
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		must(t, err)
-		return string(body)
+		return curl(t, wordsOf(strings.Replace(line, "http://127.0.0.1:7421", bank, 1)))
 	}
 	var terminal strings.Builder
 	streams := term.Streams{In: strings.NewReader(""), Out: &terminal, Err: &terminal, Width: 80}
