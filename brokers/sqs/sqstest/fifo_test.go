@@ -1,6 +1,7 @@
 package sqstest_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -17,49 +18,25 @@ func (w *world) fifo(name string, attributes ...string) string {
 }
 
 func TestGroupIsLockedBehindWhatIsInvisible(t *testing.T) {
+	type timeouts [][2]int32 // of the message with this index, in seconds
 	for _, c := range []struct {
-		name  string
-		after func(w *world, url string, got []types.Message) // of g1, g2, g3 all received
-		want  []string
+		name    string
+		changed timeouts // of g1, g2, g3, when all are received
+		deleted []int    // of them, afterwards
+		wait    time.Duration
+		want    []string
 	}{
-		{"nothing", func(*world, string, []types.Message) {}, nil},
-		{"first visible", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.change(url, got[0], 0), "")
-		}, []string{"g1"}},
-		{"second visible", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.change(url, got[1], 0), "")
-		}, nil},
-		{"last two visible", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.change(url, got[2], 0), "")
-			w.wantCode(w.change(url, got[1], 0), "")
-		}, nil},
-		{"first deleted", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.delete(url, got[0]), "")
-		}, nil},
-		{"first deleted, second visible", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.change(url, got[1], 0), "")
-			w.wantCode(w.delete(url, got[0]), "")
-		}, []string{"g2"}},
-		{"all deleted", func(w *world, url string, got []types.Message) {
-			for _, m := range got {
-				w.wantCode(w.delete(url, m), "")
-			}
-		}, []string{"g4"}},
-		{"all expired", func(w *world, url string, got []types.Message) {
-			pass(30 * time.Second)
-		}, []string{"g1", "g2", "g3", "g4"}},
-		{"first longer", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.change(url, got[0], 60), "")
-			pass(30 * time.Second)
-		}, nil},
-		{"second longer", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.change(url, got[1], 60), "")
-			pass(30 * time.Second)
-		}, []string{"g1"}},
-		{"third longer", func(w *world, url string, got []types.Message) {
-			w.wantCode(w.change(url, got[2], 60), "")
-			pass(30 * time.Second)
-		}, []string{"g1", "g2"}},
+		{name: "nothing"},
+		{name: "first visible", changed: timeouts{{0, 0}}, want: []string{"g1"}},
+		{name: "second visible", changed: timeouts{{1, 0}}},
+		{name: "last two visible", changed: timeouts{{2, 0}, {1, 0}}},
+		{name: "first deleted", deleted: []int{0}},
+		{name: "first deleted, second visible", changed: timeouts{{1, 0}}, deleted: []int{0}, want: []string{"g2"}},
+		{name: "all deleted", deleted: []int{0, 1, 2}, want: []string{"g4"}},
+		{name: "all expired", wait: 30 * time.Second, want: numbered("g", 4)},
+		{name: "first longer", changed: timeouts{{0, 60}}, wait: 30 * time.Second},
+		{name: "second longer", changed: timeouts{{1, 60}}, wait: 30 * time.Second, want: []string{"g1"}},
+		{name: "third longer", changed: timeouts{{2, 60}}, wait: 30 * time.Second, want: []string{"g1", "g2"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onFIFO(t, func(w *world, url string) {
@@ -68,7 +45,13 @@ func TestGroupIsLockedBehindWhatIsInvisible(t *testing.T) {
 				w.wantBodies(got, numbered("g", 3)...)
 				w.sendGroup(url, "g", "g4")
 				w.wantBodies(w.receive(url, 10, 0, 30)) // locked
-				c.after(w, url, got)
+				for _, change := range c.changed {
+					w.wantCode(w.change(url, got[change[0]], change[1]), "")
+				}
+				for _, i := range c.deleted {
+					w.wantCode(w.delete(url, got[i]), "")
+				}
+				pass(c.wait)
 				w.wantBodies(w.receive(url, 10, 0, 30), c.want...)
 			})
 		})
@@ -96,16 +79,11 @@ func TestDeletionOpensTheGroupForAPoll(t *testing.T) {
 	onFIFO(t, func(w *world, url string) {
 		w.sendGroup(url, "g", "a", "b")
 		m := w.one(url)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			w.wantBodies(w.receive(url, 10, 20, 0), "b")
-		}()
+		var poll sync.WaitGroup
+		poll.Go(func() { w.takes(time.Second, func() { w.wantBodies(w.receive(url, 10, 20, 0), "b") }) })
 		pass(time.Second)
-		w.takes(0, func() {
-			w.wantCode(w.delete(url, m), "")
-			<-done
-		})
+		w.wantCode(w.delete(url, m), "")
+		poll.Wait()
 	})
 }
 
@@ -125,7 +103,7 @@ func (w *world) sendFIFO(url, group, id, body string) *sqs.SendMessageOutput {
 }
 
 func TestDeduplication(t *testing.T) {
-	const content, group = "ContentBasedDeduplication", "DeduplicationScope"
+	const group = "DeduplicationScope"
 	for _, c := range []struct {
 		name                   string
 		attributes             []string
@@ -142,7 +120,6 @@ func TestDeduplication(t *testing.T) {
 		{name: "after a purge", group: "g", id: "1", body: "a", purged: true, twice: true},
 		{name: "at the end of the window", group: "g", id: "1", body: "a", wait: 5*time.Minute - 1},
 		{name: "after the window", group: "g", id: "1", body: "a", wait: 5 * time.Minute, twice: true},
-		{name: "ID of a content", attributes: []string{content, "true"}, group: "g", body: "1"}, // see below
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, sqstest.Options{}, func(w *world) {
@@ -152,13 +129,9 @@ func TestDeduplication(t *testing.T) {
 					w.wantCode(w.delete(url, w.one(url)), "")
 				}
 				if c.purged {
-					_, err := w.client.PurgeQueue(w.Context(), &sqs.PurgeQueueInput{QueueUrl: &url})
-					w.wantCode(err, "")
+					w.wantCode(w.purge(url), "")
 				}
 				pass(c.wait)
-				if c.id == "" {
-					first = w.sendFIFO(url, "g", "", c.body)
-				}
 				second := w.sendFIFO(url, c.group, c.id, c.body)
 				same := *first.MessageId == *second.MessageId && *first.SequenceNumber == *second.SequenceNumber
 				if same == c.twice || !same && *second.SequenceNumber <= *first.SequenceNumber {
@@ -191,46 +164,8 @@ func TestContentBasedDeduplicationComparesBodiesOnly(t *testing.T) {
 		got := w.receive(url, 10, 0, 0)
 		w.wantBodies(got, "a", "a")
 		const sum = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb" // SHA-256 of a
-		if id := got[0].Attributes["MessageDeduplicationId"]; id != sum {
-			w.Errorf("MessageDeduplicationId = %s, want %s", id, sum)
-		}
-		if id := got[1].Attributes["MessageDeduplicationId"]; id != "own" {
-			w.Errorf("MessageDeduplicationId = %s, want own", id)
-		}
-	})
-}
-
-func TestFIFOSendIsRefused(t *testing.T) {
-	id, group := new("1"), new("g")
-	for name, c := range map[string]struct {
-		in   sqs.SendMessageInput
-		want string
-	}{
-		"good":        {sqs.SendMessageInput{MessageGroupId: group, MessageDeduplicationId: id}, ""},
-		"no group":    {sqs.SendMessageInput{MessageDeduplicationId: id}, "MissingParameter"},
-		"no ID":       {sqs.SendMessageInput{MessageGroupId: group}, "InvalidParameterValue"},
-		"empty ID":    {sqs.SendMessageInput{MessageGroupId: group, MessageDeduplicationId: new("")}, "InvalidParameterValue"},
-		"delay":       {sqs.SendMessageInput{MessageGroupId: group, MessageDeduplicationId: id, DelaySeconds: 1}, "InvalidParameterValue"},
-		"group space": {sqs.SendMessageInput{MessageGroupId: new("a b"), MessageDeduplicationId: id}, "InvalidParameterValue"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onFIFO(t, func(w *world, url string) {
-				c.in.QueueUrl, c.in.MessageBody = &url, new("a")
-				_, err := w.client.SendMessage(w.Context(), &c.in)
-				w.wantCode(err, c.want)
-			})
-		})
-	}
-}
-
-func TestFIFOBatchWithoutGroupFailsAsAWhole(t *testing.T) {
-	onFIFO(t, func(w *world, url string) {
-		_, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: []types.SendMessageBatchRequestEntry{
-			{Id: new("a"), MessageBody: new("a"), MessageGroupId: new("g"), MessageDeduplicationId: new("1")},
-			{Id: new("b"), MessageBody: new("b"), MessageDeduplicationId: new("2")},
-		}})
-		w.wantCode(err, "InvalidParameterValue")
-		w.wantCounts("orders.fifo", 0, 0, 0)
+		w.wantAttributes(got[0], map[string]string{"MessageDeduplicationId": sum})
+		w.wantAttributes(got[1], map[string]string{"MessageDeduplicationId": "own"})
 	})
 }
 
@@ -256,33 +191,35 @@ func TestReceiveAttempts(t *testing.T) {
 		return out.Messages
 	}
 	for _, c := range []struct {
-		name    string
-		between func(w *world, url string, first []types.Message)
-		want    []string // of an attempt with the same ID
-		same    bool     // receipt handles
+		name                   string
+		wait                   time.Duration
+		deleted, changed, kept bool     // one of the messages; kept is asked for again each minute
+		want                   []string // of an attempt with the same ID
+		same                   bool     // receipt handles
 	}{
-		{"at once", func(*world, string, []types.Message) {}, []string{"a", "b"}, true},
-		{"near the end", func(*world, string, []types.Message) { pass(59 * time.Second) }, []string{"a", "b"}, true},
-		{"expired", func(*world, string, []types.Message) { pass(60 * time.Second) }, []string{"a", "b"}, false},
-		{"one deleted", func(w *world, url string, first []types.Message) {
-			w.wantCode(w.delete(url, first[0]), "")
-		}, nil, false},
-		{"one extended", func(w *world, url string, first []types.Message) {
-			w.wantCode(w.change(url, first[1], 60), "")
-		}, nil, false},
-		{"after five minutes", func(w *world, url string, first []types.Message) {
-			for range 5 {
-				attempt(w, url, "1", 300)
-				pass(time.Minute)
-			}
-		}, nil, false},
+		{name: "at once", want: []string{"a", "b"}, same: true},
+		{name: "near the end", wait: 59 * time.Second, want: []string{"a", "b"}, same: true},
+		{name: "expired", wait: 60 * time.Second, want: []string{"a", "b"}},
+		{name: "one deleted", deleted: true},
+		{name: "one extended", changed: true},
+		{name: "after five minutes", kept: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onFIFO(t, func(w *world, url string) {
 				w.sendGroup(url, "g", "a", "b")
 				first := attempt(w, url, "1", 60)
 				w.wantBodies(attempt(w, url, "2", 60))
-				c.between(w, url, first)
+				pass(c.wait)
+				if c.deleted {
+					w.wantCode(w.delete(url, first[0]), "")
+				}
+				if c.changed {
+					w.wantCode(w.change(url, first[1], 60), "")
+				}
+				for n := 0; c.kept && n < 5; n++ {
+					attempt(w, url, "1", 300)
+					pass(time.Minute)
+				}
 				second := attempt(w, url, "1", 60)
 				w.wantBodies(second, c.want...)
 				if len(second) == 2 && (*second[0].ReceiptHandle == *first[0].ReceiptHandle) != c.same {
@@ -295,15 +232,4 @@ func TestReceiveAttempts(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestReceiveAttemptIDIsChecked(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		for url, id := range map[string]string{w.queue("orders"): "1", w.fifo("orders.fifo"): "a b"} {
-			in := receiveInput(url, 1, 0, 0)
-			in.ReceiveRequestAttemptId = &id
-			_, err := w.client.ReceiveMessage(w.Context(), in)
-			w.wantCode(err, "InvalidParameterValue")
-		}
-	})
 }

@@ -1,7 +1,6 @@
 package sqstest_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,12 +75,11 @@ func TestQueueThatDoesNotExist(t *testing.T) {
 		_, receive := w.client.ReceiveMessage(ctx, receiveInput(url, 1, 20, 0))
 		_, send := w.client.SendMessage(ctx, &sqs.SendMessageInput{QueueUrl: &url, MessageBody: new("a")})
 		_, find := w.client.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: new("orders")})
-		_, remove := w.client.DeleteQueue(ctx, &sqs.DeleteQueueInput{QueueUrl: &url})
 		for operation, err := range map[string]error{
-			"ReceiveMessage": receive, "SendMessage": send, "GetQueueUrl": find, "DeleteQueue": remove,
+			"ReceiveMessage": receive, "SendMessage": send, "GetQueueUrl": find, "DeleteQueue": w.deleteQueue(url),
 			"DeleteMessage": w.delete(url, m), "ChangeMessageVisibility": w.change(url, m, 1), "SetQueueAttributes": w.set(url, "DelaySeconds", "1"),
 		} {
-			if _, ok := errors.AsType[*types.QueueDoesNotExist](err); !ok {
+			if !typed[*types.QueueDoesNotExist](err) {
 				w.Errorf("%s: %v, want QueueDoesNotExist", operation, err)
 			}
 			w.wantCode(err, "AWS.SimpleQueueService.NonExistentQueue")
@@ -104,8 +102,7 @@ func TestQueueURLs(t *testing.T) {
 			"://": "InvalidAddress",
 			"":    "MissingParameter",
 		} {
-			_, err := w.client.PurgeQueue(w.Context(), &sqs.PurgeQueueInput{QueueUrl: &url})
-			w.wantCode(err, want)
+			w.wantCode(w.purge(url), want)
 			pass(time.Minute)
 		}
 		_, err := w.client.GetQueueUrl(w.Context(), &sqs.GetQueueUrlInput{QueueName: new("orders"), QueueOwnerAWSAccountId: new("210987654321")})
@@ -162,18 +159,13 @@ func TestPurge(t *testing.T) {
 		w.send(url, "a", "b")
 		m := w.one(url)
 		w.delayed(url, "c", 60)
-		purge := func(want string) {
-			w.Helper()
-			_, err := w.client.PurgeQueue(w.Context(), &sqs.PurgeQueueInput{QueueUrl: &url})
-			w.wantCode(err, want)
-		}
-		purge("")
+		w.wantCode(w.purge(url), "")
 		w.wantCounts("orders", 0, 0, 0)
 		w.wantCode(w.change(url, m, 5), "InvalidParameterValue")
 		pass(time.Minute - time.Second)
-		purge("AWS.SimpleQueueService.PurgeQueueInProgress")
+		w.wantCode(w.purge(url), "AWS.SimpleQueueService.PurgeQueueInProgress")
 		pass(time.Second)
-		purge("")
+		w.wantCode(w.purge(url), "")
 	})
 }
 
@@ -185,13 +177,12 @@ func TestDeleteQueue(t *testing.T) {
 		start := time.Now()
 		poll.Go(func() {
 			_, err := w.client.ReceiveMessage(w.Context(), receiveInput(url, 1, 20, 0))
-			if _, ok := errors.AsType[*types.QueueDoesNotExist](err); !ok || time.Since(start) != time.Second {
+			if !typed[*types.QueueDoesNotExist](err) || time.Since(start) != time.Second {
 				w.Errorf("poll of the deleted queue ended after %v: %v, want QueueDoesNotExist at once", time.Since(start), err)
 			}
 		})
 		pass(time.Second)
-		_, err := w.client.DeleteQueue(w.Context(), &sqs.DeleteQueueInput{QueueUrl: &url})
-		w.wantCode(err, "")
+		w.wantCode(w.deleteQueue(url), "")
 		poll.Wait()
 		create := func(want string) {
 			w.Helper()

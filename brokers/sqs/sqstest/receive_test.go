@@ -3,6 +3,7 @@ package sqstest_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -110,9 +111,7 @@ func TestCancelledPollStillReceives(t *testing.T) {
 		if got := time.Since(start); got != 57*time.Second {
 			w.Errorf("the message came back after %v, want 57s: 60 s from second 12", got)
 		}
-		if got := back[0].Attributes["ApproximateReceiveCount"]; got != "2" {
-			w.Errorf("ApproximateReceiveCount = %s, want 2", got)
-		}
+		w.wantAttributes(back[0], map[string]string{"ApproximateReceiveCount": "2"})
 	})
 }
 
@@ -147,7 +146,7 @@ func TestLimitOfMessagesInFlight(t *testing.T) {
 		bubble(t, sqstest.Options{InFlightLimit: limit}, func(w *world) {
 			url := fill(w, "orders")
 			_, err := w.client.ReceiveMessage(w.Context(), receiveInput(url, 1, 0, 0))
-			if _, ok := errors.AsType[*types.OverLimit](err); !ok {
+			if !typed[*types.OverLimit](err) {
 				w.Errorf("short poll at the limit: %v, want OverLimit", err)
 			}
 			w.takes(20*time.Second, func() { w.wantBodies(w.receive(url, 10, 20, 0)) })
@@ -196,14 +195,8 @@ func TestSystemAttributes(t *testing.T) {
 			"AWSTraceHeader":                   "Root=1-5759e988-bd862e3fe1be46a994272793",
 			"SenderId":                         "AIDASQSTESTSQSTESTSQS",
 		}
-		got := w.one(url).Attributes
-		if len(got) != len(want) {
+		if got := w.one(url).Attributes; !maps.Equal(got, want) {
 			w.Errorf("attributes %v, want %v", got, want)
-		}
-		for name, value := range want {
-			if got[name] != value {
-				w.Errorf("%s = %q, want %q", name, got[name], value)
-			}
 		}
 	})
 }

@@ -1,8 +1,8 @@
 package sqstest_test
 
 import (
-	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,8 +16,7 @@ func arn(name string) string { return "arn:aws:sqs:us-east-1:123456789012:" + na
 
 func TestRedrivePolicyMovesWithTheReceiveThatIsOneTooMany(t *testing.T) {
 	bubble(t, sqstest.Options{}, func(w *world) {
-		dead := w.queue("dead")
-		url := w.queue("orders", "RedrivePolicy", redrivePolicy(arn("dead"), 2), "VisibilityTimeout", "1")
+		url, dead := w.pair(2, "VisibilityTimeout", "1")
 		w.send(url, "poison", "good")
 		sent := time.Now()
 		id := *w.one(url).MessageId
@@ -26,55 +25,35 @@ func TestRedrivePolicyMovesWithTheReceiveThatIsOneTooMany(t *testing.T) {
 		w.one(url)
 		pass(time.Hour)
 		w.wantCounts("orders", 1, 0, 0) // no timer moves it
-		w.wantBodies(w.receive(url, 1, 0, 0))
-		w.wantCounts("orders", 0, 0, 0)
+		w.send(url, "next")
+		w.wantBodies(w.receive(url, 1, 0, 0), "next") // it does not stand in the way
+		w.wantCounts("orders", 0, 1, 0)
 		m := w.one(dead)
 		if *m.MessageId != id || *m.Body != "poison" {
 			w.Errorf("dead letter %s %q, want the message ID %s kept", *m.MessageId, *m.Body, id)
 		}
-		for name, want := range map[string]string{
+		w.wantAttributes(m, map[string]string{
 			"DeadLetterQueueSourceArn": arn("orders"),
 			"SentTimestamp":            milliseconds(sent),
 			"ApproximateReceiveCount":  "3",
-		} {
-			if got := m.Attributes[name]; got != want {
-				w.Errorf("%s = %q, want %q", name, got, want)
-			}
-		}
+		})
 		if got := w.server.Queue("orders").Moved; got != 1 {
 			w.Errorf("Moved = %d, want 1", got)
 		}
 	})
 }
 
-func TestExhaustedMessageDoesNotStandInTheWay(t *testing.T) {
-	bubble(t, sqstest.Options{}, func(w *world) {
-		w.queue("dead")
-		url := w.queue("orders", "RedrivePolicy", redrivePolicy(arn("dead"), 1), "VisibilityTimeout", "0")
-		w.send(url, "poison")
-		w.one(url)
-		w.send(url, "good")
-		w.wantBodies(w.receive(url, 1, 0, 0), "good")
-	})
-}
-
 func TestDeadLetterWakesAPollOfItsQueue(t *testing.T) {
 	bubble(t, sqstest.Options{}, func(w *world) {
-		dead := w.queue("dead")
-		url := w.queue("orders", "RedrivePolicy", redrivePolicy(arn("dead"), 1))
+		url, dead := w.pair(1)
 		w.send(url, "poison")
 		w.receive(url, 1, 0, 5)
-		start := time.Now()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			w.wantBodies(w.receive(dead, 1, 20, 0), "poison")
-			if got := time.Since(start); got != 5*time.Second {
-				w.Errorf("the dead letter came after %v, want 5s", got)
-			}
-		}()
+		var poll sync.WaitGroup
+		poll.Go(func() {
+			w.takes(5*time.Second, func() { w.wantBodies(w.receive(dead, 1, 20, 0), "poison") })
+		})
 		w.wantBodies(w.receive(url, 1, 10, 0)) // this poll moves it
-		<-done
+		poll.Wait()
 	})
 }
 
@@ -89,22 +68,18 @@ func TestDeadLetterOfAFIFOQueueStartsAnew(t *testing.T) {
 		w.wantBodies(w.receive(url, 10, 0, 0), "b") // a is moved on the way
 		m := w.one(dead)
 		w.wantBodies([]types.Message{m}, "a")
-		for name, want := range map[string]string{
+		w.wantAttributes(m, map[string]string{
 			"MessageGroupId":         "g",
 			"MessageDeduplicationId": *first.MessageId,
 			"SentTimestamp":          milliseconds(moved),
-		} {
-			if got := m.Attributes[name]; got != want {
-				w.Errorf("%s = %q, want %q", name, got, want)
-			}
-		}
+		})
 	})
 }
 
 func TestRetentionOfDeadLettersCountsFromTheFirstSend(t *testing.T) {
 	bubble(t, sqstest.Options{}, func(w *world) {
-		w.queue("dead", "MessageRetentionPeriod", "3600")
-		url := w.queue("orders", "RedrivePolicy", redrivePolicy(arn("dead"), 1), "VisibilityTimeout", "0")
+		url, dead := w.pair(1, "VisibilityTimeout", "0")
+		w.wantCode(w.set(dead, "MessageRetentionPeriod", "3600"), "")
 		w.send(url, "a")
 		w.one(url)
 		pass(time.Hour - time.Second)
@@ -117,11 +92,9 @@ func TestRetentionOfDeadLettersCountsFromTheFirstSend(t *testing.T) {
 
 func TestMessageStaysWithoutItsDeadLetterQueue(t *testing.T) {
 	bubble(t, sqstest.Options{}, func(w *world) {
-		dead := w.queue("dead")
-		url := w.queue("orders", "RedrivePolicy", redrivePolicy(arn("dead"), 1), "VisibilityTimeout", "0")
+		url, dead := w.pair(1, "VisibilityTimeout", "0")
 		w.send(url, "a")
-		_, err := w.client.DeleteQueue(w.Context(), &sqs.DeleteQueueInput{QueueUrl: &dead})
-		w.wantCode(err, "")
+		w.wantCode(w.deleteQueue(dead), "")
 		for range 3 {
 			w.one(url)
 		}
@@ -154,9 +127,7 @@ func TestRedrivePolicies(t *testing.T) {
 			{url, `{`, bad},
 			{url, "", ""},
 		} {
-			if err := w.set(c.url, "RedrivePolicy", c.policy); true {
-				w.wantCode(err, c.want)
-			}
+			w.wantCode(w.set(c.url, "RedrivePolicy", c.policy), c.want)
 		}
 		if got := w.attribute(url, "RedrivePolicy"); got != "" {
 			w.Errorf("RedrivePolicy = %s after it was cleared", got)
@@ -176,8 +147,7 @@ func TestRedrivePolicies(t *testing.T) {
 // deadLetters creates a queue and its dead-letter queue with n messages.
 func (w *world) deadLetters(n int) (url, dead string) {
 	w.Helper()
-	dead = w.queue("dead")
-	url = w.queue("orders", "RedrivePolicy", redrivePolicy(arn("dead"), 1), "VisibilityTimeout", "0")
+	url, dead = w.pair(1, "VisibilityTimeout", "0")
 	w.send(url, numbered("m", n)...)
 	for range 2 * n {
 		w.receive(url, 10, 0, 0)
@@ -214,8 +184,9 @@ func TestMoveTaskReturnsMessagesToTheirSource(t *testing.T) {
 		start := time.Now()
 		got := w.receive(url, 1, 20, 30)
 		w.wantBodies(got, "m1")
-		if *got[0].MessageId == before || got[0].Attributes["ApproximateReceiveCount"] != "1" || got[0].Attributes["SentTimestamp"] != milliseconds(start) {
-			w.Errorf("moved message %s with %v, want a new ID, count and time", *got[0].MessageId, got[0].Attributes)
+		w.wantAttributes(got[0], map[string]string{"ApproximateReceiveCount": "1", "SentTimestamp": milliseconds(start)})
+		if *got[0].MessageId == before {
+			w.Error("the message is moved with its ID, want a new one")
 		}
 		pass(time.Second)
 		if task := w.moveTask(); *task.Status != "COMPLETED" || task.ApproximateNumberOfMessagesMoved != 3 || task.TaskHandle != nil {
@@ -275,8 +246,7 @@ func TestMoveTaskFailsWithItsDestination(t *testing.T) {
 		w.deadLetters(3)
 		to := w.queue("archive")
 		w.startMove(new(arn("archive")), new(int32(1)))
-		_, err := w.client.DeleteQueue(w.Context(), &sqs.DeleteQueueInput{QueueUrl: &to})
-		w.wantCode(err, "")
+		w.wantCode(w.deleteQueue(to), "")
 		pass(time.Second)
 		task := w.moveTask()
 		if *task.Status != "FAILED" || *task.FailureReason != "AWS.SimpleQueueService.NonExistentQueue" {
@@ -315,7 +285,7 @@ func TestMoveTaskIsRefused(t *testing.T) {
 		_, err := w.client.StartMessageMoveTask(w.Context(), &sqs.StartMessageMoveTaskInput{SourceArn: new(arn("dead"))})
 		w.wantCode(err, "InvalidParameterValue")
 		_, err = w.client.CancelMessageMoveTask(w.Context(), &sqs.CancelMessageMoveTaskInput{TaskHandle: new("none")})
-		if _, ok := errors.AsType[*types.ResourceNotFoundException](err); !ok {
+		if !typed[*types.ResourceNotFoundException](err) {
 			w.Errorf("cancelling no task: %v, want ResourceNotFoundException", err)
 		}
 		_, err = w.client.ListMessageMoveTasks(w.Context(), &sqs.ListMessageMoveTasksInput{SourceArn: new(arn("nowhere"))})

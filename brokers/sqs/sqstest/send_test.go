@@ -2,6 +2,7 @@ package sqstest_test
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,14 +23,12 @@ func milliseconds(at time.Time) string { return strconv.FormatInt(at.UnixMilli()
 func TestMessageComesBackAsItWasSent(t *testing.T) {
 	onOrders(t, func(w *world, url string) {
 		body := "tab\t, newline\n, quote \", <&>, ä, \U0001F600 and \uFFFD"
-		sent, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{
-			QueueUrl: &url, MessageBody: &body,
-			MessageAttributes: map[string]types.MessageAttributeValue{
-				"text":    stringAttribute("a <b> \u2028"),
-				"number":  {DataType: new("Number.int"), StringValue: new("-12.5e3")},
-				"payload": {DataType: new("Binary.png"), BinaryValue: []byte{0, 255, 10}},
-			},
-		})
+		attributes := map[string]types.MessageAttributeValue{
+			"text":    stringAttribute("a <b> \u2028"),
+			"number":  {DataType: new("Number.int"), StringValue: new("-12.5e3")},
+			"payload": {DataType: new("Binary.png"), BinaryValue: []byte{0, 255, 10}},
+		}
+		sent, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: &body, MessageAttributes: attributes})
 		w.wantCode(err, "")
 		m := w.one(url)
 		if *m.Body != body || *m.MessageId != *sent.MessageId {
@@ -38,10 +37,8 @@ func TestMessageComesBackAsItWasSent(t *testing.T) {
 		if *m.MD5OfMessageAttributes != *sent.MD5OfMessageAttributes {
 			w.Errorf("MD5 of attributes %s, when sent %s", *m.MD5OfMessageAttributes, *sent.MD5OfMessageAttributes)
 		}
-		got := m.MessageAttributes
-		if *got["text"].StringValue != "a <b> \u2028" || *got["number"].StringValue != "-12.5e3" ||
-			*got["number"].DataType != "Number.int" || string(got["payload"].BinaryValue) != "\x00\xff\n" {
-			w.Errorf("attributes came back as %v", got)
+		if !reflect.DeepEqual(m.MessageAttributes, attributes) {
+			w.Errorf("attributes came back as %v, want %v", m.MessageAttributes, attributes)
 		}
 	})
 }
@@ -65,31 +62,39 @@ func TestMD5OfAttributes(t *testing.T) {
 
 func TestSendIsRefused(t *testing.T) {
 	const value, contents, lacking = "InvalidParameterValue", "InvalidMessageContents", "MissingParameter"
-	attributes := func(pairs ...any) map[string]types.MessageAttributeValue {
-		out := map[string]types.MessageAttributeValue{}
-		for i := 0; i < len(pairs); i += 2 {
-			out[pairs[i].(string)] = pairs[i+1].(types.MessageAttributeValue)
-		}
-		return out
-	}
 	of := func(kind, text string) types.MessageAttributeValue {
 		return types.MessageAttributeValue{DataType: &kind, StringValue: &text}
 	}
-	many := func(n int) map[string]types.MessageAttributeValue {
-		out := map[string]types.MessageAttributeValue{}
-		for i := range n {
-			out["a"+strconv.Itoa(i)] = stringAttribute("1")
+	many := func(n int) sqs.SendMessageInput {
+		in := sqs.SendMessageInput{MessageBody: new("a"), MessageAttributes: map[string]types.MessageAttributeValue{}}
+		for _, name := range numbered("a", n) {
+			in.MessageAttributes[name] = stringAttribute("1")
 		}
-		return out
+		return in
 	}
 	body := func(text string) sqs.SendMessageInput { return sqs.SendMessageInput{MessageBody: &text} }
-	with := func(a map[string]types.MessageAttributeValue) sqs.SendMessageInput {
-		return sqs.SendMessageInput{MessageBody: new("a"), MessageAttributes: a}
+	with := func(name string, value types.MessageAttributeValue) sqs.SendMessageInput {
+		return sqs.SendMessageInput{MessageBody: new("a"), MessageAttributes: map[string]types.MessageAttributeValue{name: value}}
+	}
+	large := func(n int) sqs.SendMessageInput {
+		in := with("ab", stringAttribute("c"))
+		in.MessageBody = new(strings.Repeat("x", n))
+		return in
+	}
+	id, group := new("1"), new("g")
+	grouped := func(id, group *string) sqs.SendMessageInput {
+		return sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: group, MessageDeduplicationId: id}
 	}
 	for name, c := range map[string]struct {
 		in   sqs.SendMessageInput
 		want string
 	}{
+		"FIFO":                      {grouped(id, group), ""},
+		"FIFO, no group":            {grouped(id, nil), lacking},
+		"FIFO, no ID":               {grouped(nil, group), value},
+		"FIFO, empty ID":            {grouped(new(""), group), value},
+		"FIFO, delay":               {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: group, MessageDeduplicationId: id, DelaySeconds: 1}, value},
+		"FIFO, group with space":    {grouped(id, new("a b")), value},
 		"empty":                     {body(""), lacking},
 		"NUL":                       {body("a\x00"), contents},
 		"control character":         {body("a\x1b"), contents},
@@ -97,29 +102,29 @@ func TestSendIsRefused(t *testing.T) {
 		"largest":                   {body(strings.Repeat("x", 1<<20)), ""},
 		"too large":                 {body(strings.Repeat("x", 1<<20+1)), value},
 		"too large in bytes":        {body(strings.Repeat("ä", 1<<19) + "x"), value},
-		"too large with attribute":  {sqs.SendMessageInput{MessageBody: new(strings.Repeat("x", 1<<20-8)), MessageAttributes: attributes("ab", stringAttribute("c"))}, value},
-		"largest with attribute":    {sqs.SendMessageInput{MessageBody: new(strings.Repeat("x", 1<<20-9)), MessageAttributes: attributes("ab", stringAttribute("c"))}, ""},
+		"too large with attribute":  {large(1<<20 - 8), value},
+		"largest with attribute":    {large(1<<20 - 9), ""},
 		"delay":                     {sqs.SendMessageInput{MessageBody: new("a"), DelaySeconds: 901}, value},
 		"negative delay":            {sqs.SendMessageInput{MessageBody: new("a"), DelaySeconds: -1}, value},
-		"10 attributes":             {with(many(10)), ""},
-		"11 attributes":             {with(many(11)), value},
-		"empty attribute":           {with(attributes("a", stringAttribute(""))), value},
-		"attribute with NUL":        {with(attributes("a", stringAttribute("\x00"))), value},
-		"attribute name":            {with(attributes("a b", stringAttribute("1"))), value},
-		"empty name":                {with(attributes("", stringAttribute("1"))), value},
-		"long name":                 {with(attributes(strings.Repeat("n", 257), stringAttribute("1"))), value},
-		"name with period first":    {with(attributes(".a", stringAttribute("1"))), value},
-		"name with two periods":     {with(attributes("a..b", stringAttribute("1"))), value},
-		"reserved name":             {with(attributes("aws.a", stringAttribute("1"))), value},
-		"other reserved name":       {with(attributes("Amazon.a", stringAttribute("1"))), value},
-		"unknown type":              {with(attributes("a", of("Text", "1"))), value},
-		"custom type":               {with(attributes("a", of("String.json", "{}"))), ""},
-		"long type":                 {with(attributes("a", of("String."+strings.Repeat("x", 250), "1"))), value},
-		"number":                    {with(attributes("a", of("Number", "12"))), ""},
-		"no number":                 {with(attributes("a", of("Number", "twelve"))), value},
-		"hexadecimal":               {with(attributes("a", of("Number", "0x12"))), value},
-		"text in binary":            {with(attributes("a", of("Binary", "1"))), value},
-		"list":                      {with(attributes("a", types.MessageAttributeValue{DataType: new("String"), StringListValues: []string{"1"}})), value},
+		"10 attributes":             {many(10), ""},
+		"11 attributes":             {many(11), value},
+		"empty attribute":           {with("a", stringAttribute("")), value},
+		"attribute with NUL":        {with("a", stringAttribute("\x00")), value},
+		"attribute name":            {with("a b", stringAttribute("1")), value},
+		"empty name":                {with("", stringAttribute("1")), value},
+		"long name":                 {with(strings.Repeat("n", 257), stringAttribute("1")), value},
+		"name with period first":    {with(".a", stringAttribute("1")), value},
+		"name with two periods":     {with("a..b", stringAttribute("1")), value},
+		"reserved name":             {with("aws.a", stringAttribute("1")), value},
+		"other reserved name":       {with("Amazon.a", stringAttribute("1")), value},
+		"unknown type":              {with("a", of("Text", "1")), value},
+		"custom type":               {with("a", of("String.json", "{}")), ""},
+		"long type":                 {with("a", of("String."+strings.Repeat("x", 250), "1")), value},
+		"number":                    {with("a", of("Number", "12")), ""},
+		"no number":                 {with("a", of("Number", "twelve")), value},
+		"hexadecimal":               {with("a", of("Number", "0x12")), value},
+		"text in binary":            {with("a", of("Binary", "1")), value},
+		"list":                      {with("a", types.MessageAttributeValue{DataType: new("String"), StringListValues: []string{"1"}}), value},
 		"group of a standard queue": {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: new("tenant")}, ""},
 		"empty group":               {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: new("")}, value},
 		"group with space":          {sqs.SendMessageInput{MessageBody: new("a"), MessageGroupId: new("a b")}, value},
@@ -127,11 +132,15 @@ func TestSendIsRefused(t *testing.T) {
 		"deduplication ID":          {sqs.SendMessageInput{MessageBody: new("a"), MessageDeduplicationId: new("1")}, value},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onOrders(t, func(w *world, url string) {
+			bubble(t, sqstest.Options{}, func(w *world) {
+				queue, url := "orders", w.queue("orders")
+				if strings.HasPrefix(name, "FIFO") {
+					queue, url = "orders.fifo", w.fifo("orders.fifo")
+				}
 				c.in.QueueUrl = &url
 				_, err := w.client.SendMessage(w.Context(), &c.in)
 				w.wantCode(err, c.want)
-				if want := c.want == ""; (w.server.Queue("orders").Sent == 1) != want {
+				if want := c.want == ""; (w.server.Queue(queue).Sent == 1) != want {
 					w.Errorf("stored: %t, want %t", !want, want)
 				}
 			})
@@ -156,15 +165,13 @@ func TestSystemAttributeIsRefused(t *testing.T) {
 
 func TestBatchIsRefused(t *testing.T) {
 	const legacy = "AWS.SimpleQueueService."
-	entries := func(ids ...string) []types.SendMessageBatchRequestEntry {
-		out := []types.SendMessageBatchRequestEntry{}
-		for _, id := range ids {
-			out = append(out, types.SendMessageBatchRequestEntry{Id: &id, MessageBody: new("a")})
-		}
-		return out
-	}
 	large := entries("1", "2")
 	large[0].MessageBody = new(strings.Repeat("x", 1<<20))
+	grouped := entries("1", "2")
+	grouped[0].MessageGroupId = new("g")
+	for i := range grouped {
+		grouped[i].MessageDeduplicationId = grouped[i].Id
+	}
 	for name, c := range map[string]struct {
 		entries []types.SendMessageBatchRequestEntry
 		want    string
@@ -176,13 +183,18 @@ func TestBatchIsRefused(t *testing.T) {
 		"bad id":    {entries("a b"), legacy + "InvalidBatchEntryId"},
 		"long id":   {entries(strings.Repeat("i", 81)), legacy + "InvalidBatchEntryId"},
 		"too large": {large, legacy + "BatchRequestTooLong"},
+
+		"FIFO, one without a group": {grouped, "InvalidParameterValue"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onOrders(t, func(w *world, url string) {
-				_, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: c.entries})
+				if name == "FIFO, one without a group" {
+					url = w.fifo("orders.fifo")
+				}
+				_, err := w.sendBatch(url, c.entries...)
 				w.wantCode(err, c.want)
-				if c.want != "" && w.server.Queue("orders").Sent != 0 {
-					w.Error("a refused batch stored messages")
+				if stored := w.server.Queue("orders").Sent + w.server.Queue("orders.fifo").Sent; c.want != "" && stored != 0 {
+					w.Errorf("a refused batch stored %d messages", stored)
 				}
 			})
 		})
@@ -192,12 +204,9 @@ func TestBatchIsRefused(t *testing.T) {
 func TestBatchesFailByEntry(t *testing.T) {
 	bubble(t, sqstest.Options{}, func(w *world) {
 		url := w.queue("orders", "MaximumMessageSize", "1024")
-		sent, err := w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: []types.SendMessageBatchRequestEntry{
-			{Id: new("good"), MessageBody: new("a")},
-			{Id: new("nul"), MessageBody: new("\x00")},
-			{Id: new("large"), MessageBody: new(strings.Repeat("x", 1025))},
-			{Id: new("late"), MessageBody: new("b"), DelaySeconds: 1},
-		}})
+		batch := entries("good", "nul", "large", "late")
+		batch[1].MessageBody, batch[2].MessageBody, batch[3].DelaySeconds = new("\x00"), new(strings.Repeat("x", 1025)), 1
+		sent, err := w.sendBatch(url, batch...)
 		w.wantCode(err, "")
 		w.wantFailed(sent.Failed, "nul InvalidMessageContents", "large InvalidParameterValue")
 		if len(sent.Successful) != 2 || *sent.Successful[0].Id != "good" || *sent.Successful[1].Id != "late" {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -222,16 +223,10 @@ func TestRequestsThatTheSDKWouldNotSend(t *testing.T) {
 	}
 }
 
-// failingBody cannot be read.
-type failingBody struct{}
-
-func (failingBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-func (failingBody) Close() error             { return nil }
-
 func TestTransportReturnsTheErrorOfTheBody(t *testing.T) {
 	server := sqstest.New(sqstest.Options{})
 	defer server.Close()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, failingBody{})
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, iotest.ErrReader(io.ErrUnexpectedEOF))
 	if err != nil {
 		t.Fatal(err)
 	}

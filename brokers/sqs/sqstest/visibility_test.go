@@ -1,11 +1,10 @@
 package sqstest_test
 
 import (
-	"errors"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
@@ -120,7 +119,7 @@ func TestReceiptHandleThatIsNone(t *testing.T) {
 		for name, handle := range map[string]*string{"garbage": new("garbage"), "another queue's": m.ReceiptHandle} {
 			m.ReceiptHandle = handle
 			err := w.delete(url, m)
-			if _, ok := errors.AsType[*types.ReceiptHandleIsInvalid](err); !ok {
+			if !typed[*types.ReceiptHandleIsInvalid](err) {
 				w.Errorf("DeleteMessage with %s handle: %v, want ReceiptHandleIsInvalid", name, err)
 			}
 			w.wantCode(w.change(url, m, 1), "ReceiptHandleIsInvalid")
@@ -131,23 +130,37 @@ func TestReceiptHandleThatIsNone(t *testing.T) {
 }
 
 func TestReceiveParameters(t *testing.T) {
+	const bad = "InvalidParameterValue"
 	for _, c := range []struct {
 		name             string
 		most, wait, hide int32
+		attempt          *string
 		want             string
 	}{
-		{"most", 10, 20, 43200, ""},
-		{"too many", 11, 0, 0, "InvalidParameterValue"},
-		{"fewer than one", -1, 0, 0, "InvalidParameterValue"},
-		{"long wait", 1, 21, 0, "InvalidParameterValue"},
-		{"negative wait", 1, -1, 0, "InvalidParameterValue"},
-		{"long visibility", 1, 0, 43201, "InvalidParameterValue"},
-		{"negative visibility", 1, 0, -1, "InvalidParameterValue"},
+		{"most", 10, 20, 43200, nil, ""},
+		{"too many", 11, 0, 0, nil, bad},
+		{"fewer than one", -1, 0, 0, nil, bad},
+		{"long wait", 1, 21, 0, nil, bad},
+		{"negative wait", 1, -1, 0, nil, bad},
+		{"long visibility", 1, 0, 43201, nil, bad},
+		{"negative visibility", 1, 0, -1, nil, bad},
+		{"an attempt", 1, 0, 0, new("1"), bad},
+		{"an attempt that is none", 1, 0, 0, new("a b"), bad},
+		{"an attempt, FIFO", 1, 0, 0, new("1"), ""},
+		{"an attempt that is none, FIFO", 1, 0, 0, new("a b"), bad},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onOrders(t, func(w *world, url string) {
-				w.send(url, "a")
-				_, err := w.client.ReceiveMessage(w.Context(), receiveInput(url, c.most, c.wait, c.hide))
+			bubble(t, sqstest.Options{}, func(w *world) {
+				url := w.queue("orders")
+				if strings.HasSuffix(c.name, "FIFO") {
+					url = w.fifo("orders.fifo")
+					w.sendGroup(url, "g", "a")
+				} else {
+					w.send(url, "a")
+				}
+				in := receiveInput(url, c.most, c.wait, c.hide)
+				in.ReceiveRequestAttemptId = c.attempt
+				_, err := w.client.ReceiveMessage(w.Context(), in)
 				w.wantCode(err, c.want)
 			})
 		})
@@ -159,8 +172,7 @@ func TestRetentionEndsMessagesInEveryState(t *testing.T) {
 		url := w.queue("orders", "MessageRetentionPeriod", "600")
 		w.send(url, "in flight", "visible")
 		w.receive(url, 1, 0, 3600)
-		_, err := w.client.SendMessage(w.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: new("delayed"), DelaySeconds: 900})
-		w.wantCode(err, "")
+		w.delayed(url, "delayed", 900)
 		pass(600*time.Second - 1)
 		w.wantCounts("orders", 1, 1, 1)
 		pass(time.Nanosecond)

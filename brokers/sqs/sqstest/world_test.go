@@ -102,6 +102,19 @@ func (w *world) send(url string, bodies ...string) {
 	}
 }
 
+// entries are those of a batch with these IDs.
+func entries(ids ...string) []types.SendMessageBatchRequestEntry {
+	out := []types.SendMessageBatchRequestEntry{}
+	for _, id := range ids {
+		out = append(out, types.SendMessageBatchRequestEntry{Id: &id, MessageBody: new("a")})
+	}
+	return out
+}
+
+func (w *world) sendBatch(url string, entries ...types.SendMessageBatchRequestEntry) (*sqs.SendMessageBatchOutput, error) {
+	return w.client.SendMessageBatch(w.Context(), &sqs.SendMessageBatchInput{QueueUrl: &url, Entries: entries})
+}
+
 // sendGroup sends bodies to a FIFO queue, each of which is its deduplication
 // ID too.
 func (w *world) sendGroup(url, group string, bodies ...string) {
@@ -140,6 +153,24 @@ func (w *world) one(url string) types.Message {
 		w.Fatalf("ReceiveMessage returned %d messages, want 1", len(got))
 	}
 	return got[0]
+}
+
+// pair creates a queue with attributes whose messages SQS moves to another one after
+// so many receives.
+func (w *world) pair(most int, attributes ...string) (url, dead string) {
+	w.Helper()
+	dead = w.queue("dead")
+	return w.queue("orders", append(attributes, "RedrivePolicy", redrivePolicy(arn("dead"), most))...), dead
+}
+
+func (w *world) deleteQueue(url string) error {
+	_, err := w.client.DeleteQueue(w.Context(), &sqs.DeleteQueueInput{QueueUrl: &url})
+	return err
+}
+
+func (w *world) purge(url string) error {
+	_, err := w.client.PurgeQueue(w.Context(), &sqs.PurgeQueueInput{QueueUrl: &url})
+	return err
 }
 
 func (w *world) delete(url string, m types.Message) error {
@@ -183,6 +214,16 @@ func (w *world) wantBodies(got []types.Message, want ...string) {
 	}
 	if !slices.Equal(bodies, want) {
 		w.Fatalf("received %q, want %q", bodies, want)
+	}
+}
+
+// wantAttributes compares attributes of a message with some that it must have.
+func (w *world) wantAttributes(m types.Message, want map[string]string) {
+	w.Helper()
+	for name, value := range want {
+		if got := m.Attributes[name]; got != value {
+			w.Errorf("%q: %s = %q, want %q", *m.Body, name, got, value)
+		}
 	}
 }
 
