@@ -142,18 +142,23 @@ type fleet struct {
 
 // delete deletes a queue. Its workers may create it again.
 func (f *fleet) delete(topic string) (restore func()) {
-	url, err := f.client.resolve(f.t.Context(), topic)
-	if err == nil {
-		_, err = f.client.sends.DeleteQueue(f.t.Context(), &awssqs.DeleteQueueInput{QueueUrl: &url})
-	}
-	if err != nil {
-		f.t.Errorf("delete the queue %q: %v", topic, err)
+	if err := f.client.drop(f.t.Context(), topic); err != nil {
+		f.t.Error(err)
 	}
 	return func() {
 		if err := createAnew(f.t.Context(), f.client, topic, wanted(brokers.Subscription{}, topic, "")); err != nil {
 			f.t.Errorf("create the queue %q: %v", topic, err)
 		}
 	}
+}
+
+// drop deletes a queue.
+func (c *client) drop(ctx context.Context, topic string) error {
+	url, err := c.resolve(ctx, topic)
+	if err == nil {
+		_, err = c.sends.DeleteQueue(ctx, &awssqs.DeleteQueueInput{QueueUrl: &url})
+	}
+	return err
 }
 
 // createAnew creates a deleted queue again. SQS refuses that for a minute.

@@ -25,24 +25,20 @@ func (s *scene) dying(d *brokers.Delivery, delay time.Duration) brokers.Settleme
 // several waits, with a secret and without.
 func TestDeathIsCopied(t *testing.T) {
 	for name, o := range map[string]Options{"default": {}, "copies": {Copies: true}, "secret": {Secret: secret}} {
-		t.Run(name, func(t *testing.T) {
-			hold(t, "jobs", o, func(s *scene, src *source, d *brokers.Delivery) {
-				want := s.dying(d, time.Minute).Meta.Death
-				for _, wait := range []time.Duration{2 * time.Second, time.Minute, 20 * time.Minute} {
-					st := s.dying(d, wait)
-					st.Meta.Death = want
-					s.settle(src, st)
-					if err := src.Close(s.Context()); err != nil {
-						s.Error(err)
-					}
-					src = s.openOn(s.start(o))
-					d = s.one(src)
-					if !reflect.DeepEqual(d.Meta().Death, want) || d.Meta().Attempt != s.sub.MaxAttempts || d.Abandoned != 0 {
-						s.Errorf("after %v another worker has attempt %d and %+v, want %+v", wait, d.Meta().Attempt, d.Meta().Death, want)
-					}
+		hold(t, "jobs", o, func(s *scene, src *source, d *brokers.Delivery) {
+			want := s.dying(d, time.Minute).Meta.Death
+			for _, wait := range []time.Duration{2 * time.Second, time.Minute, 20 * time.Minute} {
+				st := s.dying(d, wait)
+				st.Meta.Death = want
+				s.settle(src, st)
+				src = s.relieve(src, o)
+				d = s.one(src)
+				s.counts(d, s.sub.MaxAttempts, 0)
+				if !reflect.DeepEqual(d.Meta().Death, want) {
+					s.Errorf("%s: after %v another worker has %+v, want %+v", name, wait, d.Meta().Death, want)
 				}
-				s.settle(src, ack(d))
-			})
+			}
+			s.settle(src, ack(d))
 		})
 	}
 }
@@ -57,10 +53,7 @@ func TestDeathOnFIFO(t *testing.T) {
 			s.Errorf("the worker has\n%+v, want\n%+v", d.Meta(), st.Meta)
 		}
 		s.settle(src, s.dying(d, time.Minute))
-		if err := src.Close(s.Context()); err != nil {
-			s.Error(err)
-		}
-		if d = s.one(s.openOn(s.start(Options{}))); d.Meta().Death != nil || d.Meta().Attempt < 1 || d.Meta().Attempt >= s.sub.MaxAttempts {
+		if d = s.one(s.relieve(src, Options{})); d.Meta().Death != nil || d.Meta().Attempt < 1 || d.Meta().Attempt >= s.sub.MaxAttempts {
 			s.Errorf("another worker has attempt %d and %+v, want an estimate and no death", d.Meta().Attempt, d.Meta().Death)
 		}
 	})
@@ -78,30 +71,27 @@ func TestDeathIsShortened(t *testing.T) {
 	}{
 		"room enough": {room: 4000}, "little room": {room: 1300, short: true}, "no room": {room: 300, here: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				src := s.open()
-				body := strings.Repeat("x", largest-tt.room)
-				if err := s.broker.Publish(s.Context(), s.topic, brokers.Message{ID: "large", Body: []byte(body)}); err != nil {
-					s.Fatal(err)
-				}
-				d := s.one(src)
-				st := s.dying(d, time.Minute)
-				s.settle(src, st)
-				if !tt.here {
-					if err := src.Close(s.Context()); err != nil {
-						s.Error(err)
-					}
-					src = s.openOn(s.start(Options{}))
-				}
-				d = s.one(src)
-				got, want := d.Meta().Death, st.Meta.Death
-				if got == nil || got.Reason != want.Reason || got.Attempt != 1 || got.Fingerprint != want.Fingerprint || len(got.ErrorText) < 64 ||
-					!strings.HasPrefix(want.ErrorText, strings.TrimSuffix(got.ErrorText, "…")) || slices.Contains(got.Truncated, "error-message") != tt.short || (got.ErrorText == want.ErrorText) == tt.short {
-					s.Errorf("the message waited with %+v, want %+v", got, want)
-				}
-				s.settle(src, ack(d))
-			})
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			src := s.open()
+			s.store(s.topic, brokers.Message{ID: "large", Body: []byte(strings.Repeat("x", largest-tt.room))})
+			st := s.dying(s.one(src), time.Minute)
+			s.settle(src, st)
+			if !tt.here {
+				src = s.relieve(src, Options{})
+			}
+			d := s.one(src)
+			got, want := d.Meta().Death, st.Meta.Death
+			if got == nil || got.Reason != want.Reason || got.Attempt != 1 || got.Fingerprint != want.Fingerprint {
+				s.Fatalf("the message waited with %+v, want %+v", got, want)
+			}
+			text := strings.TrimSuffix(got.ErrorText, "…")
+			if short := text != want.ErrorText; short != tt.short || len(text) < 64 || !strings.HasPrefix(want.ErrorText, text) {
+				s.Errorf("its error is %q, want one that is shortened: %t", got.ErrorText, tt.short)
+			}
+			if said := slices.Contains(got.Truncated, "error-message"); said != tt.short {
+				s.Errorf("it is said to be shortened: %t, want %t", said, tt.short)
+			}
+			s.settle(src, ack(d))
 		})
 	}
 }

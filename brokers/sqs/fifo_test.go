@@ -1,9 +1,8 @@
 package sqs
 
 import (
-	"errors"
+	"fmt"
 	"reflect"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,29 +23,24 @@ func TestFIFORetryBlocksTheGroup(t *testing.T) {
 		begun := time.Now()
 		st := again(ds[0], 40*time.Second)
 		s.settle(src, st, release(ds[1]), release(ds[2]))
-		if want, got := []string{"a/4", "a/3", "a/2", "a/1", "a/0"}, s.moved(handles); !slices.Equal(got, want) {
-			s.Errorf("changed the visibility of %q, want %q", got, want)
-		}
-		s.settle(src, ack(s.expect(src, "b/0")[0]))
-		for n := range 3 {
-			d := s.one(src)
-			if waited := time.Since(begun); string(d.Message.Body) != "a/0" || waited != time.Duration(n+1)*40*time.Second {
-				s.Fatalf("received %q after %v, want a/0 when its retry is due", d.Message.Body, waited)
+		s.movedBack(handles, fill("a/%d", 5)...)
+		s.finish(src, "b/0")
+		for n := 1; n <= 3; n++ {
+			d := s.expect(src, "a/0")[0]
+			s.took(begun, time.Duration(n)*40*time.Second)
+			s.counts(d, n, 0)
+			if n == 1 && !reflect.DeepEqual(d.Meta(), st.Meta) {
+				s.Errorf("after a retry its Meta is %+v, want %+v", d.Meta(), st.Meta)
 			}
-			if d.Meta().Attempt != n+1 || n == 0 && !reflect.DeepEqual(d.Meta(), st.Meta) {
-				s.Errorf("after %d retries its Meta is %+v", n+1, d.Meta())
-			}
-			if n < 2 {
+			if n < 3 {
 				s.settle(src, again(d, 40*time.Second))
 			} else {
 				s.settle(src, ack(d))
 			}
 		}
-		for _, body := range []string{"a/1", "a/2", "a/3", "a/4"} {
-			d := s.expect(src, body)[0]
-			if d.Meta().Attempt != 0 || d.Abandoned != 0 {
-				s.Errorf("%q was never run, and has attempt %d, abandoned %d", d.Message.Body, d.Meta().Attempt, d.Abandoned)
-			}
+		for n := 1; n <= 4; n++ { // which were never run
+			d := s.expect(src, fmt.Sprint("a/", n))[0]
+			s.counts(d, 0, 0)
 			s.settle(src, ack(d))
 		}
 	})
@@ -75,19 +69,11 @@ func TestFIFORetryDoesNotCountForTheRest(t *testing.T) {
 			s.settle(src, again(ds[0], 3*time.Minute)) // longer than a poll that is open
 			ds = come()
 		}
-		for _, m := range s.server.Messages(s.topic)[1:] {
-			if m.Receives > 1 {
-				s.Errorf("%q was received %d times while a/0 was retried, want once", m.Body, m.Receives)
-			}
-		}
-		for _, d := range ds {
-			s.settle(src, ack(d))
-		}
+		s.onceReceived(s.server.Messages(s.topic)[1:])
+		s.settle(src, acks(ds)...)
 		time.Sleep(singly)
 		s.publish(fill("b/%d", 8)...)
-		if calls := s.count("ReceiveMessage", func() { s.receive(src, 8) }); calls > 3 {
-			s.Errorf("%d polls for eight messages a while after the last retry, want 3 at most", calls)
-		}
+		s.costs("ReceiveMessage", 1, 3, func() { s.receive(src, 8) })
 	})
 }
 
@@ -98,7 +84,7 @@ func TestFIFOKeepsTheRestOfAGroup(t *testing.T) {
 		src := s.open()
 		s.buffer(src, "a/0", "a/1", "b/0", "a/2")
 		first := s.expect(src, "a/0")[0]
-		s.settle(src, ack(s.expect(src, "b/0")[0]))
+		s.finish(src, "b/0")
 		s.nothing(src, time.Second)
 		s.settle(src, ack(first))
 		s.expect(src, "a/1", "a/2")
@@ -112,9 +98,7 @@ func TestFIFOLostLease(t *testing.T) {
 		"expired": func(*scene, *source, *brokers.Delivery) { time.Sleep(36 * time.Second) },
 		"refused": func(s *scene, src *source, d *brokers.Delivery) {
 			defer s.server.Inject(sqstest.Fault{Operation: deleteBatch, Entries: []int{0}, Code: "ReceiptHandleIsInvalid"})()
-			if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("Settle returned %v, want ErrLeaseLost", err)
-			}
+			s.fails(src, ack(d), brokers.ErrLeaseLost)
 		},
 	} {
 		playAs(t, name, "jobs.fifo", Options{}, func(s *scene) {
@@ -123,9 +107,7 @@ func TestFIFOLostLease(t *testing.T) {
 			d := s.expect(src, "a/0")[0]
 			lose(s, src, d)
 			s.state(sqstest.Queue{InFlight: 1, Visible: 1})
-			for _, d := range s.expect(src, "a/0", "a/1") {
-				s.settle(src, ack(d))
-			}
+			s.finish(src, "a/0", "a/1")
 		})
 	}
 }
@@ -140,40 +122,15 @@ func TestFIFODelayThatDoesNotFit(t *testing.T) {
 		s.publish("a/0")
 		d := s.one(src)
 		for range 3 {
-			if errs := src.Extend(s.Context(), time.Hour, []*brokers.Delivery{d}); errs != nil {
-				s.Fatal(errs)
-			}
+			s.extend(src, time.Hour, d)
 			time.Sleep(40 * time.Minute)
 		}
-		calls := s.count("", func() {
-			if err := s.errorOf(src, again(d, longestBlock)); !errors.Is(err, brokers.ErrRefused) {
-				s.Errorf("Settle returned %v, want ErrRefused", err)
-			}
-		})
-		if calls != 0 {
-			s.Errorf("%d calls for a delay that does not fit", calls)
-		}
+		s.costs("", 0, 0, func() { s.fails(src, again(d, longestBlock), brokers.ErrRefused) })
 		s.settle(src, again(d, 9*time.Hour))
 		begun := time.Now()
 		time.Sleep(8 * time.Hour) // without polls
-		s.settle(src, ack(s.one(src)))
-		if waited := time.Since(begun); waited != 9*time.Hour {
-			s.Errorf("it came after %v, want 9 h", waited)
-		}
-	})
-}
-
-// TestDeduplicationSwallowsNothing publishes one message twice, as a message
-// that is dead-lettered again after its redrive.
-func TestDeduplicationSwallowsNothing(t *testing.T) {
-	play(t, "jobs.fifo", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish("a/0", "a/0")
-		s.publish("a/0")
-		s.receive(src, 3)
-		if n := s.server.Queue(s.topic).Deduplicated; n != 0 {
-			s.Errorf("SQS dropped %d messages as duplicates", n)
-		}
+		s.drain(src, 1)
+		s.took(begun, 9*time.Hour)
 	})
 }
 

@@ -65,19 +65,12 @@ func TestLeaseCountsFromThePoll(t *testing.T) {
 
 // TestExtend asks SQS only if the present timeout is too short.
 func TestExtend(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		d := s.one(src) // hidden for 52 s, of which 50 s count
-		extend := func(lease time.Duration, wantCalls int) {
+	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) { // hidden for 52 s, of which 50 s count
+		extend := func(lease time.Duration, calls int) {
 			s.Helper()
-			calls := s.count("ChangeMessageVisibilityBatch", func() {
-				if errs := src.Extend(s.Context(), lease, []*brokers.Delivery{d}); errs != nil {
-					s.Errorf("Extend: %v", errs)
-				}
-			})
-			if left := time.Until(d.LeaseUntil); left != lease || calls != wantCalls {
-				s.Errorf("after %d calls the lease lasts for %v, want %d calls and %v", calls, left, wantCalls, lease)
+			s.costs(changeBatch, calls, calls, func() { s.extend(src, lease, d) })
+			if left := time.Until(d.LeaseUntil); left != lease {
+				s.Errorf("the lease lasts for %v, want %v", left, lease)
 			}
 		}
 		time.Sleep(10 * time.Second)
@@ -97,13 +90,11 @@ func TestExtend(t *testing.T) {
 // TestExtendSomeEntriesFail reports what failed, and leaves its lease alone.
 func TestExtendSomeEntriesFail(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish(fill("%d", 4)...)
-		ds := s.receive(src, 4)
+		src, ds := s.held(fill("%d", 4)...)
 		time.Sleep(25 * time.Second)
-		heal := s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Entries: []int{1}, Times: 1})
+		heal := s.server.Inject(sqstest.Fault{Operation: changeBatch, Entries: []int{1}, Times: 1})
 		defer heal()
-		gone := s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Code: "ReceiptHandleIsInvalid", Entries: []int{0}})
+		gone := s.server.Inject(sqstest.Fault{Operation: changeBatch, Code: "ReceiptHandleIsInvalid", Entries: []int{0}})
 		s.settle(src, ack(ds[3]))
 		before := ds[1].LeaseUntil
 		errs := src.Extend(s.Context(), time.Minute, append(ds, nil))
@@ -117,9 +108,7 @@ func TestExtendSomeEntriesFail(t *testing.T) {
 			s.Errorf("Extend with a bad handle returned %v, want ErrLeaseLost", err)
 		}
 		gone()
-		if err := s.errorOf(src, ack(ds[1])); !errors.Is(err, brokers.ErrLeaseLost) {
-			s.Errorf("Settle after the handle was bad returned %v, want ErrLeaseLost", err)
-		}
+		s.fails(src, ack(ds[1]), brokers.ErrLeaseLost)
 	})
 }
 
@@ -128,13 +117,10 @@ func TestExtendSomeEntriesFail(t *testing.T) {
 func TestSettleWaitsForExtend(t *testing.T) {
 	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		time.Sleep(25 * time.Second)
-		s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Times: 1, Latency: 2 * time.Second})
+		s.server.Inject(sqstest.Fault{Operation: changeBatch, Times: 1, Latency: 2 * time.Second})
 		extended := make(chan []error)
 		go func() { extended <- src.Extend(s.Context(), time.Minute, []*brokers.Delivery{d}) }()
 		synctest.Wait()
-		if err := src.Extend(s.Context(), time.Minute, []*brokers.Delivery{nil})[0]; !errors.Is(err, brokers.ErrLeaseLost) {
-			s.Errorf("Extend of nothing: %v", err)
-		}
 		ended, cancel := context.WithCancelCause(s.Context())
 		cancel(errStop)
 		if err := src.Settle(ended, []brokers.Settlement{again(d, 5*time.Second)})[0]; !errors.Is(err, errStop) {
@@ -154,9 +140,7 @@ func TestSettleWaitsForExtend(t *testing.T) {
 			s.Errorf("Extend: %v", errs)
 		}
 		s.one(src)
-		if waited := time.Since(begun); waited != 7*time.Second {
-			s.Errorf("the retry came after %v, want 7 s", waited)
-		}
+		s.took(begun, 7*time.Second)
 	})
 }
 
@@ -181,13 +165,11 @@ func TestLeaseEndsWhileSettleWaits(t *testing.T) {
 					time.Sleep(30*time.Second + 1)
 					extended <- src.Extend(s.Context(), time.Minute, []*brokers.Delivery{d})
 				}
-				calls := s.count("", func() {
-					for range 2 {
-						if err := s.errorOf(src, settle(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-							s.Errorf("%s: Settle returned %v, want ErrLeaseLost", name, err)
-						}
-					}
-				})
+				before := s.server.Count("")
+				for range 2 {
+					s.fails(src, settle(d), brokers.ErrLeaseLost)
+				}
+				calls := s.server.Count("") - before
 				if errs := <-extended; len(errs) != 1 || errs[0] == nil {
 					s.Errorf("%s: Extend without an answer, or of a lease that was over: %v", name, errs)
 				}
@@ -202,23 +184,16 @@ func TestLeaseEndsWhileSettleWaits(t *testing.T) {
 // TestMaxLease extends for as long as SQS lets it, and no longer.
 func TestMaxLease(t *testing.T) {
 	t.Parallel()
-	play(t, "jobs.fifo", Options{}, func(s *scene) {
-		src := s.open()
-		s.publish("a/b")
-		d := s.one(src)
+	hold(t, "jobs.fifo", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		end := d.ReceivedAt.Add(12*time.Hour - time.Minute)
 		for time.Now().Before(end) {
-			if errs := src.Extend(s.Context(), time.Hour, []*brokers.Delivery{d}); errs != nil {
-				s.Fatalf("Extend after %v: %v", time.Since(d.ReceivedAt), errs)
-			}
+			s.extend(src, time.Hour, d)
 			time.Sleep(25 * time.Minute)
 		}
 		if !d.LeaseUntil.Equal(end) || src.Capabilities().MaxLease != 12*time.Hour-time.Minute {
 			s.Errorf("the lease ended after %v, want a minute less than 12 h", d.LeaseUntil.Sub(d.ReceivedAt))
 		}
-		if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-			s.Errorf("Settle after 12 h returned %v, want ErrLeaseLost", err)
-		}
+		s.fails(src, ack(d), brokers.ErrLeaseLost)
 	})
 }
 
@@ -231,9 +206,6 @@ func TestExpiredDeliveriesMakeRoom(t *testing.T) {
 		s.receive(src, 10)
 		time.Sleep(time.Minute)
 		s.state(sqstest.Queue{Visible: 10})
-		calls := s.count("ReceiveMessage", func() { s.receive(src, 10) })
-		if calls != 1 {
-			s.Errorf("%d polls for ten messages, want one: there is room for all", calls)
-		}
+		s.costs("ReceiveMessage", 1, 1, func() { s.receive(src, 10) }) // there is room for all
 	})
 }

@@ -18,52 +18,33 @@ func TestUnknownOutcomes(t *testing.T) {
 	// An ack may be asked for again.
 	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		heal := lost(s, deleteBatch)
-		if err := s.errorOf(src, ack(d)); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
-			s.Errorf("Settle returned %v, want an error to try again after", err)
-		}
+		s.failsForNow(src, ack(d))
 		heal()
 		s.settle(src, ack(d))
 	})
 	// What was given back may be with somebody else.
 	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		defer lost(s, changeBatch)()
-		if err := s.errorOf(src, release(d)); !errors.Is(err, brokers.ErrUnknownOutcome) {
-			s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
-		}
-		if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrLeaseLost) {
-			s.Errorf("another Settle returned %v, want ErrLeaseLost: somebody may have it", err)
-		}
+		s.fails(src, release(d), brokers.ErrUnknownOutcome)
+		s.fails(src, ack(d), brokers.ErrLeaseLost)
 	})
 	// So may what was retried in place, when it is due.
 	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		begun := time.Now()
 		heal := lost(s, changeBatch)
-		if err := s.errorOf(src, again(d, 12*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) {
-			s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
-		}
+		s.fails(src, again(d, 12*time.Second), brokers.ErrUnknownOutcome)
 		heal()
 		if took := time.Since(begun); took > 10*time.Second {
 			s.Fatalf("the call took %v", took)
 		}
 		time.Sleep(time.Until(begun.Add(12*time.Second + 1)))
-		calls := s.count(changeBatch, func() {
-			if err := s.errorOf(src, again(d, time.Second)); !errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("Settle when the retry may be back returned %v, want ErrLeaseLost", err)
-			}
-		})
-		if calls != 0 {
-			s.Errorf("%d calls for a message that may be somebody else's", calls)
-		}
-		if d := s.one(src); d.Meta().Attempt != 1 {
-			s.Errorf("it came with attempt %d, want 1", d.Meta().Attempt)
-		}
+		s.costs(changeBatch, 0, 0, func() { s.fails(src, again(d, time.Second), brokers.ErrLeaseLost) })
+		s.counts(s.one(src), 1, 0)
 	})
 	// A copy that nobody confirmed replaces nothing.
 	hold(t, "jobs", Options{Copies: true}, func(s *scene, src *source, d *brokers.Delivery) {
 		heal := lost(s, sendBatch)
-		if err := s.errorOf(src, again(d, time.Minute)); !errors.Is(err, brokers.ErrUnknownOutcome) {
-			s.Errorf("Settle returned %v, want ErrUnknownOutcome", err)
-		}
+		s.fails(src, again(d, time.Minute), brokers.ErrUnknownOutcome)
 		heal()
 		if n := s.server.Queue(s.topic).Deleted; n != 0 {
 			s.Errorf("%d messages were deleted without a confirmed copy", n)
@@ -94,7 +75,7 @@ func TestUnknownOutcomes(t *testing.T) {
 // its message may be with somebody else.
 func TestHidingEndsBeforeTheMessageIsBack(t *testing.T) {
 	hold(t, "jobs", Options{CallTimeout: time.Hour}, func(s *scene, src *source, d *brokers.Delivery) {
-		s.server.Inject(sqstest.Fault{Operation: "ChangeMessageVisibilityBatch", Latency: 2 * time.Hour})
+		s.server.Inject(sqstest.Fault{Operation: changeBatch, Latency: 2 * time.Hour})
 		begun := time.Now()
 		if err := s.errorOf(src, again(d, 3*time.Second)); !errors.Is(err, brokers.ErrUnknownOutcome) || time.Since(begun) > 3*time.Second {
 			s.Errorf("Settle returned %v after %v, want an unknown outcome after 3 s at most", err, time.Since(begun))

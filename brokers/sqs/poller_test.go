@@ -3,15 +3,13 @@ package sqs
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
@@ -36,9 +34,7 @@ func TestFailingQueueRests(t *testing.T) {
 			src := s.open()
 			s.publish(fill("%d", 300)...)
 			for range 3 {
-				for _, d := range s.receive(src, 100) {
-					s.settle(src, ack(d))
-				}
+				s.drain(src, 100)
 			}
 			src.mu.Lock() // how many the backlog led to is a matter of luck
 			src.feeds[0].pace.polls = 8
@@ -51,9 +47,9 @@ func TestFailingQueueRests(t *testing.T) {
 			if open := s.server.Queue("jobs").Polls; open < 8 {
 				s.Fatalf("%d polls are open, want 8", open)
 			}
-			if s.nothingBut(src, 3*time.Minute) == 0 {
-				s.Error("Receive returned no error")
-			}
+			s.publishTo("other", "b")
+			s.awaits(src, "b", fmt.Sprintf("%q", "jobs"))
+			s.nothingBut(src, 3*time.Minute)
 			known := time.Time{}
 			for _, c := range s.server.Calls() {
 				if c.Operation != fault.Operation || c.Queue != "jobs" || c.Time.Before(begun) {
@@ -74,15 +70,13 @@ func TestFailingQueueRests(t *testing.T) {
 			heal()
 			s.nothingBut(src, 45*time.Second) // the last call that fails may be open
 			s.publish("a")
-			s.publishTo("other", "b")
-			s.receive(src, 2)
+			s.receive(src, 1)
 		})
 	}
 }
 
-// nothingBut receives for a time, during which only temporary errors may come,
-// and returns how many there were.
-func (s *scene) nothingBut(src brokers.Source, d time.Duration) (failures int) {
+// nothingBut receives for a time, during which only temporary errors may come.
+func (s *scene) nothingBut(src brokers.Source, d time.Duration) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), d)
 	defer cancel()
@@ -90,48 +84,11 @@ func (s *scene) nothingBut(src brokers.Source, d time.Duration) (failures int) {
 		ds, err := src.Receive(ctx, 10)
 		switch {
 		case ctx.Err() != nil:
-			return failures
+			return
 		case err == nil || errors.Is(err, brokers.ErrMisconfigured):
 			s.Fatalf("Receive returned %q and %v", bodiesOf(ds), err)
 		}
-		failures++
 	}
-}
-
-// countOn is how many polls of a queue run makes.
-func (s *scene) countOn(queue string, run func()) int {
-	polls := func() (n int) {
-		for _, c := range s.server.Calls() {
-			if c.Operation == "ReceiveMessage" && c.Queue == queue {
-				n++
-			}
-		}
-		return n
-	}
-	synctest.Wait()
-	before := polls()
-	run()
-	return polls() - before
-}
-
-// TestOneQueueFails goes on with the others.
-func TestOneQueueFails(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		s.sub.Topics = []string{"bad", "jobs"}
-		src := s.open()
-		s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Queue: "bad", Code: "RequestThrottled"})
-		s.publish(fill("%d", 20)...)
-		for got := 0; got < 20; {
-			ds, err := src.Receive(s.Context(), 10)
-			if err != nil && !strings.Contains(err.Error(), `"bad"`) {
-				s.Fatalf("Receive: %v", err)
-			}
-			for _, d := range ds {
-				s.settle(src, ack(d))
-				got++
-			}
-		}
-	})
 }
 
 // TestUnknownIdentity checks that the source stops, because it can receive from no
@@ -148,13 +105,11 @@ func TestUnknownIdentity(t *testing.T) {
 		if !errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrNotFound) {
 			s.Fatalf("Receive returned %v, want ErrMisconfigured", err)
 		}
-		polls := s.server.Count("ReceiveMessage")
-		for range 3 {
+		s.costs("ReceiveMessage", 0, 0, func() {
 			if _, again := src.Receive(s.Context(), 1); !errors.Is(again, brokers.ErrMisconfigured) {
 				s.Errorf("another Receive returned %v", again)
 			}
-		}
-		s.demand("ReceiveMessage", polls)
+		})
 		if n := s.server.Count(changeBatch) + s.server.Count(deleteBatch) - settled; n != 0 {
 			s.Errorf("%d calls touched messages", n)
 		}
@@ -170,9 +125,9 @@ func TestLostQueue(t *testing.T) {
 		code string
 		says []string
 	}{
-		"gone":   {"AWS.SimpleQueueService.NonExistentQueue", []string{"the messages that were in it are lost", "create"}},
-		"denied": {"AccessDenied", []string{"its messages stay in it", "grant the identity"}},
-		"key":    {"KMS.DisabledException", []string{"its messages stay in it", "restore the key"}},
+		"gone":   {"AWS.SimpleQueueService.NonExistentQueue", []string{`"jobs"`, "the messages that were in it are lost", "create"}},
+		"denied": {"AccessDenied", []string{`"jobs"`, "its messages stay in it", "grant the identity"}},
+		"key":    {"KMS.DisabledException", []string{`"jobs"`, "its messages stay in it", "restore the key"}},
 	} {
 		playAs(t, name, "jobs", Options{}, func(s *scene) {
 			s.sub.Topics = []string{"jobs", "other"}
@@ -180,53 +135,44 @@ func TestLostQueue(t *testing.T) {
 			s.broker.options.Create = false
 			cured := s.server.Inject(sqstest.Fault{Queue: "jobs", Code: tt.code})
 			begun, losses, got := time.Now(), 0, 0
-			minutes := func(n time.Duration, seen func(*brokers.Delivery)) {
-				for end := time.Now().Add(n * time.Minute); time.Now().Before(end); {
-					time.Sleep(2 * time.Second)
-					s.publishTo("other", "beside")
-					ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
-					ds, err := src.Receive(ctx, 10)
-					cancel()
-					for _, d := range ds {
-						seen(d)
-						s.settle(src, ack(d))
-					}
-					lost, is := errors.AsType[*brokers.TopicError](err)
-					switch {
-					case is:
-						for _, part := range append(tt.says, `"jobs"`) {
-							if lost.Topic != "jobs" || !strings.Contains(err.Error(), part) {
-								s.Errorf("Receive returned %v, want the topic jobs and %q", err, part)
-							}
-						}
-						losses++
-					case err != nil && ctx.Err() == nil:
-						s.Fatalf("Receive returned %v", err)
+			for time.Since(begun) < 10*time.Minute {
+				time.Sleep(2 * time.Second)
+				s.publishTo("other", "beside")
+				ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+				ds, err := src.Receive(ctx, 10)
+				cancel()
+				got += len(ds)
+				s.settle(src, acks(ds)...)
+				if err == nil || errors.Is(err, context.DeadlineExceeded) {
+					continue
+				}
+				losses++
+				lost, ok := errors.AsType[*brokers.TopicError](err)
+				for _, part := range tt.says {
+					if !ok || lost.Topic != "jobs" || !strings.Contains(err.Error(), part) {
+						s.Fatalf("Receive returned %v, want the topic jobs and %q", err, part)
 					}
 				}
 			}
-			minutes(10, func(d *brokers.Delivery) { got++ })
 			if perMinute := float64(losses) / time.Since(begun).Minutes(); perMinute < 2 || perMinute > 6 || got < 100 {
 				s.Errorf("%.1f reports a minute, and %d messages of the other queue; want 2 to 6, and 100 messages or more", perMinute, got)
 			}
-			if calls := s.countCalls("jobs"); calls > 20*10 {
+			if calls := s.countCalls("", "jobs"); calls > 20*10 {
 				s.Errorf("%d calls about the queue in ten minutes, want a few for each look", calls)
 			}
 			cured()
 			s.publish("again")
-			again := false
-			minutes(1, func(d *brokers.Delivery) { again = again || string(d.Message.Body) == "again" })
-			if !again {
-				s.Error("the source does not receive from the queue when it is back")
-			}
+			back := time.Now()
+			s.awaits(src, "again", "")
+			s.within(back, time.Minute)
 		})
 	}
 }
 
-// countCalls returns the number of calls about a queue.
-func (s *scene) countCalls(queue string) (n int) {
+// countCalls returns the number of calls about a queue; "" is any operation.
+func (s *scene) countCalls(operation, queue string) (n int) {
 	for _, c := range s.server.Calls() {
-		if c.Queue == queue {
+		if c.Queue == queue && (operation == "" || c.Operation == operation) {
 			n++
 		}
 	}
@@ -257,11 +203,7 @@ func TestQueueBackWithOtherSettings(t *testing.T) {
 func (s *scene) remake(src *source, queue string, attributes map[string]string) {
 	s.Helper()
 	client := s.broker.client
-	url, err := client.resolve(s.Context(), queue)
-	if err != nil {
-		s.Fatal(err)
-	}
-	if _, err := client.sends.DeleteQueue(s.Context(), &awssqs.DeleteQueueInput{QueueUrl: &url}); err != nil {
+	if err := client.drop(s.Context(), queue); err != nil {
 		s.Fatal(err)
 	}
 	s.publishTo("other", "meanwhile")
@@ -275,7 +217,7 @@ func (s *scene) remake(src *source, queue string, attributes map[string]string) 
 // part.
 func (s *scene) awaits(src *source, body, part string) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Hour)
+	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Minute)
 	defer cancel()
 	heard := part == ""
 	for got := false; !got || !heard; {
@@ -283,7 +225,10 @@ func (s *scene) awaits(src *source, body, part string) {
 		if errors.Is(err, brokers.ErrMisconfigured) || ctx.Err() != nil {
 			s.Fatalf("Receive returned %v; message %q came: %t, error %q came: %t", err, body, got, part, heard)
 		}
-		heard = heard || err != nil && strings.Contains(err.Error(), part)
+		if err != nil {
+			heard = heard || strings.Contains(err.Error(), part)
+			time.Sleep(100 * time.Millisecond)
+		}
 		for _, d := range ds {
 			got = got || string(d.Message.Body) == body
 			s.settle(src, ack(d))
@@ -296,11 +241,7 @@ func TestOverLimit(t *testing.T) {
 	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
 		s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Code: "OverLimit", Times: 1})
 		time.Sleep(20 * time.Second) // an open poll ends
-		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-		defer cancel()
-		if _, err := src.Receive(ctx, 1); err == nil || errors.Is(err, context.DeadlineExceeded) {
-			s.Errorf("Receive returned %v, want OverLimit", err)
-		}
+		s.tells(src, "OverLimit")
 		sent := s.server.Count(sendBatch)
 		s.settle(src, again(d, time.Hour))
 		s.demand(sendBatch, sent+1)
@@ -320,22 +261,25 @@ func TestDamagedMessage(t *testing.T) {
 			if !src.Capabilities().Ordered {
 				want = append(want, "b/1")
 			}
-			for _, d := range s.expect(src, want...) {
-				s.settle(src, ack(d))
-			}
-			if _, err := src.Receive(s.Context(), 1); err == nil || !strings.Contains(err.Error(), "damaged") {
-				s.Errorf("Receive returned %v, want what is wrong with the message", err)
-			}
-			d := s.one(src)
-			if waited := time.Since(begun); string(d.Message.Body) != "b/0" || waited != damagedPause {
-				s.Errorf("received %q after %v, want b/0 after %v", d.Message.Body, waited, damagedPause)
-			}
-			s.settle(src, ack(d))
+			s.finish(src, want...)
+			s.tells(src, "damaged")
+			s.finish(src, "b/0")
+			s.took(begun, damagedPause)
 			if src.Capabilities().Ordered {
-				s.settle(src, ack(s.expect(src, "b/1")[0]))
+				s.finish(src, "b/1")
 			}
 			s.state(sqstest.Queue{})
 		})
+	}
+}
+
+// tells demands an error of the next Receive that contains part.
+func (s *scene) tells(src brokers.Source, part string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	defer cancel()
+	if ds, err := src.Receive(ctx, 10); err == nil || !strings.Contains(err.Error(), part) {
+		s.Errorf("Receive returned %q and %v, want an error that says %q", bodiesOf(ds), err, part)
 	}
 }
 
@@ -349,23 +293,13 @@ func TestLatePoll(t *testing.T) {
 			s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", AfterEffect: true, Latency: 5500 * time.Millisecond, Times: 1})
 			s.publish("a/0", "a/1")
 			begun := time.Now()
-			if _, err := src.Receive(s.Context(), 2); err == nil || !strings.Contains(err.Error(), "2 messages: they are given back") {
-				s.Errorf("Receive returned %v, want that two messages came too late", err)
+			s.tells(src, "2 messages: they are given back")
+			if src.Capabilities().Ordered {
+				s.finish(src, "a/0", "a/1")
+			} else {
+				s.drain(src, 2)
 			}
-			again := s.receive(src, 2)
-			got := bodiesOf(again)
-			if !src.Capabilities().Ordered {
-				slices.Sort(got)
-			}
-			if want := []string{"a/0", "a/1"}; !slices.Equal(got, want) {
-				s.Errorf("received %q, want %q", got, want)
-			}
-			for _, d := range again {
-				s.settle(src, ack(d))
-			}
-			if took := time.Since(begun); took > 6*time.Second {
-				s.Errorf("they came again after %v, want at once after the poll", took)
-			}
+			s.within(begun, 6*time.Second) // at once after the poll
 			s.state(sqstest.Queue{})
 		})
 	}
@@ -396,23 +330,12 @@ func TestPollsAdapt(t *testing.T) {
 		s.publish(fill("%d", 2000)...)
 		s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Latency: 20 * time.Millisecond})
 		begun := time.Now()
-		for done := 0; done < 2000; {
-			ds := s.receive(src, 20)
-			var batch []brokers.Settlement
-			for _, d := range ds {
-				batch = append(batch, ack(d))
-			}
-			s.settle(src, batch...)
-			done += len(ds)
+		for range 100 {
+			s.drain(src, 20)
 		}
-		if took := time.Since(begun); took > 1500*time.Millisecond {
-			s.Errorf("2000 messages took %v; 4 polls of 20 ms each take 1 s, one 4 s", took)
-		}
+		s.within(begun, 1500*time.Millisecond) // 4 polls of 20 ms each take 1 s, one 4 s
 		s.nothing(src, 21*time.Second)
-		calls := s.count("ReceiveMessage", func() { s.nothing(src, 10*time.Minute) })
-		if calls > 35 {
-			s.Errorf("%d polls of an empty queue in 10 min, want one in 20 s", calls)
-		}
+		s.costs("ReceiveMessage", 1, 35, func() { s.nothing(src, 10*time.Minute) }) // one in 20 s
 	})
 }
 
@@ -422,7 +345,7 @@ func TestPollsGather(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		src := s.open()
 		s.publish("first")
-		s.settle(src, ack(s.one(src)))
+		s.drain(src, 1)
 		const messages, apart = 200, 4 * time.Millisecond
 		sent := make(chan time.Time, messages)
 		go func() {
@@ -433,16 +356,13 @@ func TestPollsGather(t *testing.T) {
 			}
 		}()
 		slowest := time.Duration(0)
-		calls := s.count("ReceiveMessage", func() {
+		s.costs("ReceiveMessage", 1, messages/2, func() {
 			for range messages {
 				d := s.one(src)
 				slowest = max(slowest, time.Since(<-sent))
 				s.settle(src, ack(d))
 			}
 		})
-		if calls > messages/2 {
-			s.Errorf("%d polls for %d messages that came one by one, want half as many at most", calls, messages)
-		}
 		if slowest > gather {
 			s.Errorf("a message waited for %v to be polled for, want %v at most", slowest, gather)
 		}
@@ -465,12 +385,18 @@ func TestNoMoreThanWillBeTaken(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			s.settle(src, ack(d))
 		}
-		for _, m := range s.server.Messages(s.topic) {
-			if m.Receives > 1 {
-				s.Errorf("%q was received %d times", m.Body, m.Receives)
-			}
-		}
+		s.onceReceived(s.server.Messages(s.topic))
 	})
+}
+
+// onceReceived demands that SQS has counted no second receive of a message.
+func (s *scene) onceReceived(ms []sqstest.Message) {
+	s.Helper()
+	for _, m := range ms {
+		if m.Receives > 1 {
+			s.Errorf("%q was received %d times, want once", m.Body, m.Receives)
+		}
+	}
 }
 
 // TestUnheardPollOfFIFO has answers get lost: the messages come with the next
@@ -484,27 +410,13 @@ func TestUnheardPollOfFIFO(t *testing.T) {
 	} {
 		playAs(t, name, "jobs.fifo", Options{}, func(s *scene) {
 			src := s.open()
-			s.publish("a/0", "a/1", "b/0")
+			s.publish("b/0", "a/0", "a/1")
 			fault.Operation = "ReceiveMessage"
 			s.server.Inject(fault)
 			begun := time.Now()
-			var ds []*brokers.Delivery
-			for len(ds) < 3 {
-				more, err := src.Receive(s.Context(), 10)
-				if err != nil && time.Since(begun) > time.Minute || errors.Is(err, brokers.ErrMisconfigured) {
-					s.Fatalf("after %v: %v", time.Since(begun), err)
-				}
-				ds = append(ds, more...)
-				for _, d := range more {
-					s.settle(src, ack(d))
-				}
-			}
-			if got := bodiesOf(ds); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"a/0", "a/1", "b/0"}) {
-				s.Errorf("received %q", got)
-			}
-			if took := time.Since(begun); took > 10*time.Second {
-				s.Errorf("it took %v, as if nobody had asked again for what was in flight", took)
-			}
+			s.awaits(src, "a/1", "")
+			s.state(sqstest.Queue{})
+			s.within(begun, 10*time.Second)
 		})
 	}
 }
@@ -531,26 +443,9 @@ func TestDamagedForLong(t *testing.T) {
 		src := s.open()
 		heal := s.server.Inject(sqstest.Fault{Operation: "ReceiveMessage", Entries: []int{0}, Corrupt: true})
 		s.publish(fill("a/%d", 5)...)
-		for begun := time.Now(); time.Since(begun) < 3*time.Hour; {
-			ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
-			if ds, err := src.Receive(ctx, 10); err == nil {
-				s.Fatalf("received %q although the first one is damaged", bodiesOf(ds))
-			}
-			cancel()
-		}
-		for _, m := range s.server.Messages(s.topic)[1:] {
-			if m.Receives > 1 {
-				s.Errorf("%q was received %d times behind a damaged one, want once", m.Body, m.Receives)
-			}
-		}
+		s.nothingBut(src, 3*time.Hour)
+		s.onceReceived(s.server.Messages(s.topic)[1:])
 		heal()
-		for handled := 0; handled < 5; { // the next Receive may still tell of the damage
-			if ds, err := src.Receive(s.Context(), 10); err == nil {
-				handled += len(ds)
-				for _, d := range ds {
-					s.settle(src, ack(d))
-				}
-			}
-		}
+		s.awaits(src, "a/4", "")
 	})
 }

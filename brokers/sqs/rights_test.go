@@ -73,10 +73,8 @@ func TestRights(t *testing.T) {
 		s.settle(src, again(s.one(src), time.Second))
 		s.settle(src, again(s.one(src), 13*time.Hour))
 		send(s.broker, "orders-dead")
-		s.settle(src, ack(s.one(src)))
-		if err := src.Close(s.Context()); err != nil {
-			s.Error(err)
-		}
+		s.drain(src, 1)
+		s.leave(src)
 		worker := used()
 		send(s.start(Options{}), "orders")
 		producer := used()

@@ -55,9 +55,8 @@ func playAs(t *testing.T, name, topic string, options Options, run func(s *scene
 func hold(t *testing.T, topic string, options Options, run func(s *scene, src *source, d *brokers.Delivery)) {
 	t.Helper()
 	play(t, topic, options, func(s *scene) {
-		src := s.open()
-		s.publish("a")
-		run(s, src, s.one(src))
+		src, ds := s.held("a")
+		run(s, src, ds[0])
 	})
 }
 
@@ -138,9 +137,22 @@ func (s *scene) publishTo(topic string, bodies ...string) {
 		}
 		msgs = append(msgs, m)
 	}
+	s.store(topic, msgs...)
+}
+
+func (s *scene) store(topic string, msgs ...brokers.Message) {
+	s.Helper()
 	if err := s.broker.Publish(s.Context(), topic, msgs...); err != nil {
 		s.Fatalf("Publish: %v", err)
 	}
+}
+
+// held opens a source that holds messages with these bodies.
+func (s *scene) held(bodies ...string) (*source, []*brokers.Delivery) {
+	s.Helper()
+	src := s.open()
+	s.publish(bodies...)
+	return src, s.receive(src, len(bodies))
 }
 
 // buffer has src receive messages that nobody takes yet.
@@ -234,6 +246,80 @@ func again(d *brokers.Delivery, delay time.Duration) brokers.Settlement {
 	return brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: delay, Meta: meta}
 }
 
+// acks are what ends all of ds.
+func acks(ds []*brokers.Delivery) []brokers.Settlement {
+	batch := make([]brokers.Settlement, len(ds))
+	for i, d := range ds {
+		batch[i] = ack(d)
+	}
+	return batch
+}
+
+// drain receives n messages, and acks them.
+func (s *scene) drain(src brokers.Source, n int) {
+	s.Helper()
+	s.settle(src, acks(s.receive(src, n))...)
+}
+
+// finish demands these messages, in this order, and acks them.
+func (s *scene) finish(src brokers.Source, bodies ...string) {
+	s.Helper()
+	s.settle(src, acks(s.expect(src, bodies...))...)
+}
+
+// fails demands an error of this kind of a settlement.
+func (s *scene) fails(src brokers.Source, st brokers.Settlement, kind error) {
+	s.Helper()
+	if err := s.errorOf(src, st); !errors.Is(err, kind) {
+		s.Errorf("Settle(%s) of %q returned %v, want %v", st.Action, st.Delivery.Message.Body, err, kind)
+	}
+}
+
+// failsForNow demands an error after which the settlement may be tried again.
+func (s *scene) failsForNow(src brokers.Source, st brokers.Settlement) {
+	s.Helper()
+	if err := s.errorOf(src, st); err == nil || errors.Is(err, brokers.ErrLeaseLost) {
+		s.Errorf("Settle(%s) of %q returned %v, want an error to try again after", st.Action, st.Delivery.Message.Body, err)
+	}
+}
+
+func (s *scene) extend(src brokers.Source, lease time.Duration, d *brokers.Delivery) {
+	s.Helper()
+	if errs := src.Extend(s.Context(), lease, []*brokers.Delivery{d}); errs != nil {
+		s.Fatalf("Extend by %v, %v after the receive: %v", lease, time.Since(d.ReceivedAt), errs)
+	}
+}
+
+// counts demands these numbers of a delivery.
+func (s *scene) counts(d *brokers.Delivery, attempt, abandoned int) {
+	s.Helper()
+	if d.Meta().Attempt != attempt || d.Abandoned != abandoned {
+		s.Errorf("%q came with attempt %d and was abandoned %d times, want %d and %d", d.Message.Body, d.Meta().Attempt, d.Abandoned, attempt, abandoned)
+	}
+}
+
+func (s *scene) leave(src brokers.Source) {
+	s.Helper()
+	if err := src.Close(s.Context()); err != nil {
+		s.Errorf("Close: %v", err)
+	}
+}
+
+// relieve closes a source and opens one of another worker.
+func (s *scene) relieve(src brokers.Source, options Options) *source {
+	s.Helper()
+	s.leave(src)
+	return s.openOn(s.start(options))
+}
+
+// took demands that so much time has passed since begun.
+func (s *scene) took(begun time.Time, want time.Duration) {
+	s.Helper()
+	if got := time.Since(begun); got != want {
+		s.Errorf("it took %v, want %v", got, want)
+	}
+}
+
 // errorOf settles one delivery and returns its error.
 func (s *scene) errorOf(src brokers.Source, st brokers.Settlement) error {
 	return errorAt(src.Settle(s.Context(), []brokers.Settlement{st}), 0)
@@ -246,6 +332,22 @@ func (s *scene) count(operation string, run func()) int {
 	before := s.server.Count(operation)
 	run()
 	return s.server.Count(operation) - before
+}
+
+// costs demands that run makes so many calls of an operation.
+func (s *scene) costs(operation string, least, most int, run func()) {
+	s.Helper()
+	if n := s.count(operation, run); n < least || n > most {
+		s.Errorf("%d calls of %q, want %d to %d", n, operation, least, most)
+	}
+}
+
+// within demands that no more time has passed since begun.
+func (s *scene) within(begun time.Time, most time.Duration) {
+	s.Helper()
+	if took := time.Since(begun); took > most {
+		s.Errorf("it took %v, want %v at most", took, most)
+	}
 }
 
 // demand checks how many calls of an operation there have been.
@@ -312,12 +414,15 @@ func handlesOf(src *source) map[string]string {
 	return bodies
 }
 
-// moved are the messages whose visibility was changed, in the order of the
-// requests.
-func (s *scene) moved(handles map[string]string) (bodies []string) {
+// movedBack demands that the visibility of these messages was changed, of the last one
+// first.
+func (s *scene) movedBack(handles map[string]string, want ...string) {
 	s.Helper()
-	for _, v := range slices.Concat(s.visibilities()...) {
-		bodies = append(bodies, handles[v.ReceiptHandle])
+	var got []string
+	for _, v := range slices.Backward(slices.Concat(s.visibilities()...)) {
+		got = append(got, handles[v.ReceiptHandle])
 	}
-	return bodies
+	if !slices.Equal(got, want) {
+		s.Errorf("from the last to the first the visibility of %q was changed, want %q", got, want)
+	}
 }

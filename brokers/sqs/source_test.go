@@ -1,14 +1,11 @@
 package sqs
 
 import (
-	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 )
 
@@ -19,24 +16,16 @@ var errStop = errors.New("the worker stops")
 func TestPollOutlivesReceive(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		src := s.open()
-		ctx, cancel := context.WithCancelCause(s.Context())
-		time.AfterFunc(time.Second, func() { cancel(errStop) })
 		begun := time.Now()
-		if _, err := src.Receive(ctx, 10); err != errStop || time.Since(begun) != time.Second {
-			s.Errorf("Receive returned %v after %v, want the cause of its context at once", err, time.Since(begun))
-		}
+		s.nothing(src, time.Second)
 		synctest.Wait()
 		if polls := s.server.Queue(s.topic).Polls; polls != 1 {
 			s.Fatalf("%d polls are open after the end of Receive, want 1", polls)
 		}
 		s.publish("a")
-		synctest.Wait()
 		s.state(sqstest.Queue{InFlight: 1})
-		d := s.one(src)
-		if time.Since(begun) != time.Second {
-			s.Errorf("the message came after %v, and was there before", time.Since(begun))
-		}
-		s.settle(src, ack(d))
+		s.drain(src, 1)
+		s.took(begun, time.Second)
 	})
 }
 
@@ -59,19 +48,9 @@ func TestCloseWaitsForPolls(t *testing.T) {
 		s.nothing(src, 5*time.Second)
 		time.AfterFunc(5*time.Second, func() { s.publish("a") })
 		begun := time.Now()
-		if err := src.Close(s.Context()); err != nil {
-			s.Errorf("Close: %v", err)
-		}
-		if waited := time.Since(begun); waited != 5*time.Second {
-			s.Errorf("Close took %v, want 5 s: until its poll had ended", waited)
-		}
+		s.leave(src)
+		s.took(begun, 5*time.Second)
 		s.state(sqstest.Queue{Visible: 1})
-		if _, err := src.Receive(s.Context(), 1); !errors.Is(err, brokers.ErrClosed) {
-			s.Errorf("Receive after Close: %v", err)
-		}
-		if err := src.Close(s.Context()); err != nil {
-			s.Errorf("the second Close: %v", err)
-		}
 	})
 }
 
@@ -81,25 +60,14 @@ func TestCloseGivesBackInOrder(t *testing.T) {
 	play(t, "jobs.fifo", Options{}, func(s *scene) {
 		src := s.open()
 		s.buffer(src, fill("a/%02d", 8)...)
-		ds := s.receive(src, 5)
-		s.settle(src, ack(ds[0]))
+		s.settle(src, ack(s.receive(src, 5)[0]))
 		handles := handlesOf(src)
-		if err := src.Close(s.Context()); err != nil {
-			s.Errorf("Close: %v", err)
-		}
+		s.leave(src)
 		s.state(sqstest.Queue{Visible: 7})
 		if calls := s.visibilities(); len(calls) != 1 || len(calls[0]) != 7 {
 			s.Fatalf("visibility timeouts were changed to %v, want seven in one call", calls)
 		}
-		want := fill("a/%02d", 8)[1:]
-		if slices.Reverse(want); !slices.Equal(s.moved(handles), want) {
-			s.Errorf("given back in the order %q, want %q: the last one first", s.moved(handles), want)
-		}
-		for _, d := range ds[1:] {
-			if err := s.errorOf(src, ack(d)); !errors.Is(err, brokers.ErrClosed) && !errors.Is(err, brokers.ErrLeaseLost) {
-				s.Errorf("Settle after Close: %v", err)
-			}
-		}
+		s.movedBack(handles, fill("a/%02d", 8)[1:]...)
 		s.expect(s.open(), fill("a/%02d", 8)[1:]...)
 	})
 }
@@ -121,9 +89,7 @@ func TestBuffered(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.state(sqstest.Queue{Visible: 6, InFlight: 2})
 		for _, d := range s.receive(src, 6) {
-			if d.Meta().Attempt != 0 || d.Abandoned != 0 {
-				s.Errorf("%q was given back unstarted, and has attempt %d and was abandoned %d times", d.Message.Body, d.Meta().Attempt, d.Abandoned)
-			}
+			s.counts(d, 0, 0)
 		}
 	})
 }
@@ -131,17 +97,14 @@ func TestBuffered(t *testing.T) {
 // TestReceiveGoesOn has a Receive wait for buffered messages that it cannot have,
 // and takes them away: it polls again, and gets them when they are back.
 func TestReceiveGoesOn(t *testing.T) {
-	nothing := func(*scene, *source, *brokers.Delivery) {}
 	for name, test := range map[string]struct {
-		topic string
-		begin time.Duration // of the Receive
-		away  func(s *scene, src *source, first *brokers.Delivery)
+		topic   string
+		begin   time.Duration // of the Receive
+		retried bool          // the message before
 	}{
-		"too little is left of their leases":      {"jobs", 36 * time.Second, nothing},
-		"the lease of the message before is over": {"jobs.fifo", 29 * time.Second, nothing},
-		"the message before is retried": {"jobs.fifo", time.Second, func(s *scene, src *source, first *brokers.Delivery) {
-			s.settle(src, again(first, 5*time.Second))
-		}},
+		"too little is left of their leases":      {topic: "jobs", begin: 36 * time.Second},
+		"the lease of the message before is over": {topic: "jobs.fifo", begin: 29 * time.Second},
+		"the message before is retried":           {topic: "jobs.fifo", begin: time.Second, retried: true},
 	} {
 		playAs(t, name, test.topic, Options{}, func(s *scene) {
 			src := s.open()
@@ -158,7 +121,9 @@ func TestReceiveGoesOn(t *testing.T) {
 			if polls := s.server.Queue(s.topic).Polls; polls != 0 {
 				s.Fatalf("%d polls are open, want none: the buffer is full", polls)
 			}
-			test.away(s, src, first)
+			if test.retried {
+				s.settle(src, again(first, 5*time.Second))
+			}
 			select {
 			case err := <-received:
 				if took := time.Since(begun); err != nil || took > 25*time.Second {
@@ -199,19 +164,12 @@ func TestTopicsShareTheRoom(t *testing.T) {
 		}
 		s.publish(fill("%d", 200)...)
 		begun := time.Now()
-		calls := s.count("ReceiveMessage", func() {
+		s.costs("ReceiveMessage", 1, 60, func() {
 			for range 10 {
-				for _, d := range s.receive(src, 20) {
-					s.settle(src, ack(d))
-				}
+				s.drain(src, 20)
 			}
 		})
-		if took := time.Since(begun); took > time.Second {
-			s.Errorf("200 messages took %v while other topics are idle", took)
-		}
-		if calls > 60 {
-			s.Errorf("%d polls for 200 messages, want 60 at most", calls)
-		}
+		s.within(begun, time.Second)
 	})
 }
 
@@ -222,18 +180,10 @@ func TestCalls(t *testing.T) {
 		src := s.open()
 		const n = 1000
 		s.publish(fill("%d", n)...)
-		before := s.server.Count("")
-		for done := 0; done < n; {
-			ds := s.receive(src, 20)
-			var batch []brokers.Settlement
-			for _, d := range ds {
-				batch = append(batch, ack(d))
+		s.costs("", 1, n/4, func() {
+			for range n / 20 {
+				s.drain(src, 20)
 			}
-			s.settle(src, batch...)
-			done += len(ds)
-		}
-		if calls := s.server.Count("") - before; calls > n/4 {
-			s.Errorf("%d calls for %d messages, want a quarter at most", calls, n)
-		}
+		})
 	})
 }
