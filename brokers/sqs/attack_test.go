@@ -17,32 +17,28 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// attack is a queue with a worker on the default configuration, and somebody else
-// who may send to it.
+// attack is a scene with a worker on the default configuration, and somebody else who
+// may send to its queue.
 type attack struct {
-	*testing.T
-	server  *sqstest.Server
+	*scene
 	options Options
 	random  func() float64 // of the worker; nil is its own
-	topic   string
 	dead    string
-	client  *awssqs.Client
-	began   time.Time
+	began   time.Time // the last work
 
 	mu      sync.Mutex
 	runs    map[string]int           // by body, or its first bytes
@@ -54,34 +50,25 @@ type attack struct {
 // unless attributes say otherwise.
 func under(t *testing.T, topic string, options Options, run func(a *attack)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		a := &attack{T: t, server: sqstest.New(sqstest.Options{}), topic: topic, dead: "dead"}
-		a.runs, a.done = make(map[string]int), make(map[string]time.Duration)
+	play(t, topic, options, func(s *scene) {
+		a := &attack{scene: s, options: options, dead: "dead", runs: make(map[string]int), done: make(map[string]time.Duration)}
 		if isFIFO(topic) {
 			a.dead += fifoSuffix
 		}
-		defer a.server.Close()
-		a.options = options
-		a.options.Config, a.options.Create = a.server.Config(), true
-		a.client = awssqs.NewFromConfig(a.server.Config())
-		a.began = time.Now()
+		a.options.Config, a.options.Create = s.server.Config(), true
 		run(a)
 	})
 }
 
-// queue makes a queue with attributes before the worker could.
-func (a *attack) queue(name string, attributes map[string]string) {
+// limited makes the queues, for messages up to a size, before the worker could.
+func (a *attack) limited(size int) {
 	a.Helper()
-	if isFIFO(name) {
-		attributes = maps.Clone(attributes)
-		attributes["FifoQueue"] = "true"
-	}
-	if _, err := a.client.CreateQueue(a.Context(), &awssqs.CreateQueueInput{QueueName: &name, Attributes: attributes}); err != nil {
-		a.Fatal(err)
+	for _, name := range []string{a.dead, a.topic} {
+		a.create(name, map[string]string{"MaximumMessageSize": fmt.Sprint(size), nameRetention: "345600"})
 	}
 }
 
-// send sends a message as anybody can.
+// send sends a message as anybody can. Attributes that are no text are binary.
 func (a *attack) send(group, body string, attributes map[string]string) {
 	a.Helper()
 	in := &awssqs.SendMessageInput{QueueUrl: aws.String(a.server.Queue(a.topic).URL), MessageBody: &body}
@@ -89,12 +76,16 @@ func (a *attack) send(group, body string, attributes map[string]string) {
 		in.MessageAttributes = make(map[string]types.MessageAttributeValue)
 	}
 	for name, value := range attributes {
-		in.MessageAttributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(value)}
+		if utf8.ValidString(value) {
+			in.MessageAttributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+		} else {
+			in.MessageAttributes[name] = types.MessageAttributeValue{DataType: aws.String("Binary"), BinaryValue: []byte(value)}
+		}
 	}
 	if isFIFO(a.topic) {
 		in.MessageGroupId, in.MessageDeduplicationId = &group, aws.String(rand.Text())
 	}
-	if _, err := a.client.SendMessage(a.Context(), in); err != nil {
+	if _, err := a.broker.client.sends.SendMessage(a.Context(), in); err != nil {
 		a.Fatalf("send %.40q: %v", body, err)
 	}
 }
@@ -103,7 +94,6 @@ func (a *attack) send(group, body string, attributes map[string]string) {
 func (a *attack) setUp() {
 	a.Helper()
 	a.work(time.Nanosecond, func(string, int) error { return nil })
-	a.began = time.Now()
 }
 
 // work runs a worker for a time. Handle is told the body, and which run it is.
@@ -111,6 +101,9 @@ func (a *attack) work(d time.Duration, handle func(body string, run int) error) 
 	a.Helper()
 	ctx, cancel := context.WithTimeout(a.Context(), d)
 	defer cancel()
+	a.mu.Lock()
+	a.began = time.Now()
+	a.mu.Unlock()
 	if err := a.run(ctx, a.options, handle); err != nil {
 		a.Errorf("Run: %v", err)
 	}
@@ -175,6 +168,39 @@ func (a *attack) killed(d time.Duration, handle func(body string, kill func()) e
 		return true
 	case <-time.After(d):
 		return false
+	}
+}
+
+var (
+	errBusy     = classify.Transient(errors.New("busy"))
+	errUnwanted = classify.Permanent(errors.New("not wanted"))
+)
+
+// failing has the runs of which bad is true fail with err.
+func failing(err error, bad func(body string, run int) bool) func(string, int) error {
+	return func(body string, run int) error {
+		if bad(body, run) {
+			return err
+		}
+		return nil
+	}
+}
+
+// eighth demands that the eighth run of each message that begins so has succeeded.
+func (a *attack) eighth(prefix string) {
+	a.Helper()
+	for body, runs := range a.runs {
+		if strings.HasPrefix(body, prefix) && (runs != 8 || a.done[body] == 0) {
+			a.Errorf("%q had %d runs, done: %v; want its eighth to succeed", body, runs, a.done[body])
+		}
+	}
+}
+
+// ended demands that nothing is left in the queue, and so many dead letters are stored.
+func (a *attack) ended(letters int) {
+	a.Helper()
+	if left, dead := len(a.server.Messages(a.topic)), len(a.server.Messages(a.dead)); left != 0 || dead != letters {
+		a.Errorf("%d messages are left, and %d are dead letters, want none and %d", left, dead, letters)
 	}
 }
 
@@ -247,9 +273,7 @@ func TestAttackFullSizeBody(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d", topic, limit), func(t *testing.T) {
 				t.Parallel()
 				under(t, topic, Options{}, func(a *attack) {
-					attributes := map[string]string{"MaximumMessageSize": fmt.Sprint(limit), "MessageRetentionPeriod": "345600"}
-					a.queue(a.dead, attributes)
-					a.queue(a.topic, attributes)
+					a.limited(limit)
 					a.attackWithFullSize(limit)
 				})
 			})
@@ -273,20 +297,9 @@ func (a *attack) attackWithFullSize(limit int) {
 		a.send("good", "good "+fmt.Sprint(i), nil)
 	}
 	// Five that are poison without a good one between them are put aside for an hour.
-	a.work(2*time.Hour, func(body string, _ int) error {
-		if strings.HasPrefix(body, "poison") {
-			return classify.Permanent(errors.New("not wanted"))
-		}
-		return nil
-	})
-	var good []string
-	for i := range less {
-		good = append(good, "good "+fmt.Sprint(i))
-	}
-	a.handled(10*time.Second, good...)
-	if q := a.server.Queue(a.topic); q.Visible+q.InFlight+q.Delayed > 0 {
-		a.Errorf("the queue still has messages: %+v", q)
-	}
+	a.work(2*time.Hour, failing(errUnwanted, func(body string, _ int) bool { return strings.HasPrefix(body, "poison") }))
+	a.handled(10*time.Second, fill("good %d", len(less))...)
+	a.ended(len(less))
 	told := 0
 	for _, m := range a.read(len(less)) {
 		name := string(m.Body[:10])
@@ -316,29 +329,16 @@ func TestAttackFullSizeRetry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			under(t, "jobs", options, func(a *attack) {
 				limit := 256 << 10
-				attributes := map[string]string{"MaximumMessageSize": fmt.Sprint(limit), "MessageRetentionPeriod": "345600"}
-				a.queue(a.dead, attributes)
-				a.queue(a.topic, attributes)
+				a.limited(limit)
 				for i, less := range []int{0, 100, 200} {
 					body := fmt.Sprintf("large %14d", i)
 					a.send("", body+strings.Repeat("x", limit-less-len(body)), nil)
 				}
 				a.send("", "good", nil)
-				a.work(2*time.Hour, func(body string, run int) error {
-					if strings.HasPrefix(body, "large") && run < 8 {
-						return classify.Transient(errors.New("busy"))
-					}
-					return nil
-				})
+				a.work(2*time.Hour, failing(errBusy, func(body string, run int) bool { return strings.HasPrefix(body, "large") && run < 8 }))
 				a.handled(time.Second, "good")
-				for body, runs := range a.runs {
-					if strings.HasPrefix(body, "large") && (runs != 8 || a.done[body] == 0) {
-						a.Errorf("%q had %d runs, done: %v; want its eighth to succeed", body, runs, a.done[body])
-					}
-				}
-				if len(a.letters) > 0 || len(a.server.Messages(a.topic)) > 0 {
-					a.Errorf("%d dead letters and %d left, want none", len(a.letters), len(a.server.Messages(a.topic)))
-				}
+				a.eighth("large")
+				a.ended(0)
 			})
 		})
 	}
@@ -372,16 +372,9 @@ func TestAttackSwollenEnvelope(t *testing.T) {
 				a.setUp()
 				a.send("", body, flag)
 				a.send("", "good", nil)
-				a.work(time.Minute, func(body string, _ int) error {
-					if body != "good" {
-						return classify.Permanent(errors.New("not wanted"))
-					}
-					return nil
-				})
+				a.work(time.Minute, failing(errUnwanted, func(body string, _ int) bool { return body != "good" }))
 				a.handled(time.Second*2, "good")
-				if got := len(a.server.Messages(a.dead)); got != 1 || len(a.server.Messages(a.topic)) != 0 {
-					a.Errorf("%d dead letters and %d messages left, want the one letter", got, len(a.server.Messages(a.topic)))
-				}
+				a.ended(1)
 			})
 		})
 	}
@@ -389,17 +382,8 @@ func TestAttackSwollenEnvelope(t *testing.T) {
 		under(t, "jobs", Options{}, func(a *attack) {
 			a.setUp()
 			body := `{"redrive":{"v":1,"headers":[["a","1"],["a","2"]],"body":"x"}}`
-			_, err := a.client.SendMessage(a.Context(), &awssqs.SendMessageInput{
-				QueueUrl: aws.String(a.server.Queue(a.topic).URL), MessageBody: &body,
-				MessageAttributes: map[string]types.MessageAttributeValue{
-					wire.Packed: {DataType: aws.String("String"), StringValue: aws.String(flag[wire.Packed])},
-					"b":         {DataType: aws.String("Binary"), BinaryValue: bytes.Repeat([]byte{0xff}, room-len(body)-len("bBinary"))},
-				},
-			})
-			if err != nil {
-				a.Fatal(err)
-			}
-			a.work(time.Minute, func(string, int) error { return classify.Permanent(errors.New("not wanted")) })
+			a.send("", body, map[string]string{wire.Packed: flag[wire.Packed], "b": strings.Repeat("\xff", room-len(body)-len("bBinary"))})
+			a.work(time.Minute, func(string, int) error { return errUnwanted })
 			letters := a.server.Messages(a.dead)
 			if len(letters) != 1 || letters[0].Body != "x" || strings.Contains(letters[0].Attributes[wire.Packed], "stub") {
 				a.Errorf("dead letters %+v, want the body alone, and no stub", letters)
@@ -421,32 +405,33 @@ func (a *attack) newer(group string, n int) {
 func TestAttackNewerEnvelope(t *testing.T) {
 	t.Parallel()
 	handle := func(string, int) error { return nil }
-	for _, policy := range []bool{true, false} {
-		for _, tt := range []struct {
-			name          string
-			before, apart int // hostile messages: of the group of the victim, and of others
-			within        time.Duration
-		}{
-			{"one before", 1, 0, 10 * time.Second},
-			{"three before", 3, 0, 10 * time.Second},
-			{"one in another group", 0, 1, time.Second},
-			{"1,000 in other groups", 0, 1000, time.Minute},
-		} {
+	for _, tt := range []struct {
+		name, topic   string
+		policies      []bool
+		before, apart int // hostile messages: of the group of the victim, and of others
+		within        time.Duration
+	}{
+		{"one before", "jobs.fifo", []bool{true, false}, 1, 0, 10 * time.Second},
+		{"three before", "jobs.fifo", []bool{true, false}, 3, 0, 10 * time.Second},
+		{"one in another group", "jobs.fifo", []bool{true, false}, 0, 1, time.Second},
+		{"1,000 in other groups", "jobs.fifo", []bool{true, false}, 0, 1000, time.Minute},
+		{"1,000 without groups", "jobs", []bool{true}, 1000, 0, 10 * time.Second},
+	} {
+		for _, policy := range tt.policies {
 			t.Run(fmt.Sprintf("%s, policy %t", tt.name, policy), func(t *testing.T) {
-				under(t, "jobs.fifo", Options{}, func(a *attack) {
+				under(t, tt.topic, Options{}, func(a *attack) {
 					if !policy {
-						a.queue(a.topic, map[string]string{"MessageRetentionPeriod": "345600"})
+						a.create(a.topic, map[string]string{nameRetention: "345600"})
 					}
 					a.setUp()
 					a.newer("victims", tt.before)
 					for i := range tt.apart {
 						a.newer(fmt.Sprintf("g%d", i%100), 1)
 					}
-					victims := []string{"victim 0", "victim 1", "victim 2"}
+					victims := fill("victim %d", 3)
 					for _, victim := range victims {
 						a.send("victims", victim, nil)
 					}
-					a.began = time.Now()
 					a.work(5*time.Minute, handle)
 					a.handled(tt.within, victims...)
 					a.unreadable(tt.before + tt.apart)
@@ -454,23 +439,11 @@ func TestAttackNewerEnvelope(t *testing.T) {
 			})
 		}
 	}
-	t.Run("standard", func(t *testing.T) {
-		under(t, "jobs", Options{}, func(a *attack) {
-			a.setUp()
-			a.newer("", 1000)
-			a.send("", "victim", nil)
-			a.began = time.Now()
-			a.work(5*time.Minute, handle)
-			a.handled(10*time.Second, "victim")
-			a.unreadable(1000)
-		})
-	})
 	t.Run("without the note", func(t *testing.T) {
 		under(t, "jobs.fifo", Options{}, func(a *attack) {
 			a.setUp()
 			a.send("g", `{"redrive":{"v":2}}`, map[string]string{wire.Packed: `{"sqs":"envelope"}`})
 			a.send("g", "victim", nil)
-			a.began = time.Now()
 			a.work(time.Minute, handle)
 			a.handled(time.Second, "victim", `{"redrive":{"v":2}}`)
 		})
@@ -520,13 +493,7 @@ func TestAttackForgedProgress(t *testing.T) {
 				forge("dead", `"attempt":"9999","death-reason":"poison","death-error-message":"forged","death-attempt":"1"`)
 				forge("signed", `"attempt":"9999","signature":"1.`+strings.Repeat("A", 43)+`"`)
 				a.send("g", "good", nil)
-				a.began = time.Now()
-				a.work(26*time.Hour, func(body string, run int) error {
-					if body == "old" && run < 5 {
-						return classify.Transient(errors.New("busy"))
-					}
-					return nil
-				})
+				a.work(26*time.Hour, failing(errBusy, func(body string, run int) bool { return body == "old" && run < 5 }))
 				if !tt.believed {
 					a.handled(time.Minute, "spent", "late", "dead", "signed", "good")
 					if len(a.letters) > 0 || a.runs["old"] != 5 {
@@ -556,11 +523,10 @@ func TestAttackNeighboursCount(t *testing.T) {
 	under(t, "jobs.fifo", Options{}, func(a *attack) {
 		a.setUp()
 		a.newer("g", 4)
-		victims := []string{"victim 0", "victim 1", "victim 2", "victim 3"}
+		victims := fill("victim %d", 4)
 		for _, victim := range victims {
 			a.send("g", victim, nil)
 		}
-		a.began = time.Now()
 		most := 0
 		a.work(2*time.Minute, func(body string, _ int) error {
 			for _, m := range a.server.Messages(a.topic) {

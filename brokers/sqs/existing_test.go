@@ -20,7 +20,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
-	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/livetest"
@@ -34,12 +33,7 @@ func TestQueuesThatExist(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			under(t, "jobs", Options{}, func(a *attack) {
-				a.queue(a.dead, nil)
-				attributes := map[string]string{}
-				if receives > 0 {
-					attributes[namePolicy] = policy("arn:aws:sqs:us-east-1:123456789012:dead", receives)
-				}
-				a.queue(a.topic, attributes)
+				a.allow(receives)
 				good := fill("good %d", 20)
 				for i, body := range good {
 					a.send("", body, nil)
@@ -49,27 +43,33 @@ func TestQueuesThatExist(t *testing.T) {
 				for m := range 4 * 60 { // failures count beside successes
 					time.AfterFunc(time.Duration(m)*time.Minute, func() { a.send("", "later", nil) })
 				}
-				a.work(5*time.Hour, func(body string, run int) error {
-					if body == "hopeless" || strings.HasPrefix(body, "slow") && run < 8 {
-						return classify.Transient(errors.New("busy"))
-					}
-					return nil
-				})
+				a.work(5*time.Hour, failing(errBusy, func(body string, run int) bool {
+					return body == "hopeless" || strings.HasPrefix(body, "slow") && run < 8
+				}))
 				a.handled(time.Second, good...)
-				for body, runs := range a.runs {
-					if strings.HasPrefix(body, "slow") && (runs != 8 || a.done[body] == 0) {
-						a.Errorf("%q had %d runs, want its eighth to succeed", body, runs)
-					}
-				}
+				a.eighth("slow")
+				a.ended(1)
 				if len(a.letters) != 1 || a.letters[0].Meta.Attempt != 10 || a.letters[0].Reason != "exhausted" {
 					a.Errorf("dead letters: %+v, want one, of the tenth attempt", a.letters)
-				}
-				if n := len(a.server.Messages(a.topic)); n > 0 {
-					a.Errorf("%d messages are left", n)
 				}
 			})
 		})
 	}
+}
+
+// allow creates the queues of a scene, whose policy lets messages be received so often;
+// 0 means that there is none.
+func (s *scene) allow(receives int) {
+	s.Helper()
+	dead, attributes := "dead", map[string]string{}
+	if isFIFO(s.topic) {
+		dead += fifoSuffix
+	}
+	if receives > 0 {
+		attributes[namePolicy] = policy("arn:aws:sqs:us-east-1:123456789012:"+dead, receives)
+	}
+	s.create(dead, nil)
+	s.create(s.topic, attributes)
 }
 
 // TestLowCountOfFIFO has a message fail at the head of its group: SQS ends it, as
@@ -77,19 +77,13 @@ func TestQueuesThatExist(t *testing.T) {
 func TestLowCountOfFIFO(t *testing.T) {
 	t.Parallel()
 	under(t, "jobs.fifo", Options{}, func(a *attack) {
-		a.queue(a.dead, map[string]string{})
-		a.queue(a.topic, map[string]string{namePolicy: policy("arn:aws:sqs:us-east-1:123456789012:dead.fifo", 1)})
+		a.allow(1)
 		good := fill("good %d", 9)
 		a.send("g", "hopeless", nil)
 		for _, body := range good {
 			a.send("g", body, nil)
 		}
-		a.work(time.Hour, func(body string, _ int) error {
-			if body == "hopeless" {
-				return classify.Transient(errors.New("busy"))
-			}
-			return nil
-		})
+		a.work(time.Hour, failing(errBusy, func(body string, _ int) bool { return body == "hopeless" }))
 		for _, body := range good {
 			if a.runs[body] != 1 {
 				a.Errorf("%q had %d runs, want 1", body, a.runs[body])
@@ -106,14 +100,11 @@ func TestLowCountOfFIFO(t *testing.T) {
 func TestLittleIsPrefetched(t *testing.T) {
 	for receives, little := range map[int]bool{3: true, 40: false} {
 		play(t, "jobs", Options{}, func(s *scene) {
-			s.create("dead", nil)
-			s.create("jobs", map[string]string{namePolicy: policy("arn:aws:sqs:us-east-1:123456789012:dead", receives)})
+			s.allow(receives)
 			s.publish(fill("%d", 200)...)
 			src := s.open()
 			for range 10 {
-				for _, d := range s.receive(src, 10) {
-					s.settle(src, ack(d))
-				}
+				s.drain(src, 10)
 			}
 			time.Sleep(100 * time.Millisecond)
 			before := s.server.Queue("jobs").InFlight
@@ -131,14 +122,13 @@ func TestLittleIsPrefetched(t *testing.T) {
 func TestGivenBackWhereFewReceivesAreAllowed(t *testing.T) {
 	for _, receives := range []int{1, 3} {
 		play(t, "jobs", Options{}, func(s *scene) {
-			s.create("dead", nil)
-			s.create("jobs", map[string]string{namePolicy: policy("arn:aws:sqs:us-east-1:123456789012:dead", receives)})
+			s.allow(receives)
 			s.publish("m")
 			src := s.open()
 			for range 5 {
-				s.settle(src, release(s.receive(src, 1)[0]))
+				s.settle(src, release(s.one(src)))
 			}
-			s.settle(src, ack(s.receive(src, 1)[0]))
+			s.drain(src, 1)
 			if n := len(s.server.Messages("dead")); n > 0 {
 				s.Errorf("with %d receives allowed SQS dead-lettered %d messages that were given back", receives, n)
 			}
@@ -232,7 +222,7 @@ func employ(t testing.TB, o Options, suffix string) *workman {
 	c.Handle(w.jobs, func(_ context.Context, m *brokers.Message) error {
 		switch body := string(m.Body); {
 		case strings.HasPrefix(body, "bad"):
-			return classify.Permanent(errors.New("not wanted"))
+			return errUnwanted
 		case strings.HasPrefix(body, "slow"):
 			time.Sleep(2 * time.Second)
 		default:
@@ -294,11 +284,7 @@ func (w *workman) await(texts ...string) (news []string) {
 // forget deletes a queue.
 func (w *workman) forget(topic string) {
 	w.Helper()
-	q, err := w.broker.queue(w.Context(), topic)
-	if err == nil {
-		_, err = w.broker.client.sends.DeleteQueue(w.Context(), &awssqs.DeleteQueueInput{QueueUrl: &q.url})
-	}
-	if err != nil {
+	if err := w.broker.client.drop(w.Context(), topic); err != nil {
 		w.Fatal(err)
 	}
 }
