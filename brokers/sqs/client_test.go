@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -38,11 +37,16 @@ func TestSendFailures(t *testing.T) {
 	const all = -1
 	for name, tt := range map[string]struct {
 		messages int
+		size     int // of each
 		fault    sqstest.Fault
 		want     error
 		failed   []int // all for each
 		calls    int   // 0 for any number
+		took     time.Duration
 	}{
+		"tens":                        {messages: 21, calls: 3},
+		"two in a batch":              {size: 500_000, calls: 3},
+		"many at once":                {messages: 1000, fault: sqstest.Fault{Latency: time.Second}, calls: 100, took: (1 + 4) * time.Second}, // 32 after the first
 		"some entries":                {fault: sqstest.Fault{Entries: []int{0, 4}}, want: brokers.ErrUnknownOutcome, failed: []int{0, 4}},
 		"contents":                    {fault: sqstest.Fault{Entries: []int{3}, Code: "InvalidMessageContents"}, want: brokers.ErrRefused, failed: []int{3}},
 		"throttled":                   {fault: sqstest.Fault{Code: "RequestThrottled"}, failed: []int{all}},
@@ -57,92 +61,40 @@ func TestSendFailures(t *testing.T) {
 		"once too much for the batch": {fault: sqstest.Fault{Code: "BatchRequestTooLong", Times: 2}},
 		"too much":                    {fault: sqstest.Fault{Code: "BatchRequestTooLong"}, want: brokers.ErrRefused, failed: []int{all}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, "jobs", Options{}, func(s *scene) {
-				s.create("jobs", nil)
-				msgs := make([]brokers.Message, max(tt.messages, 5))
-				for i := range msgs {
-					msgs[i].Body = []byte("body")
-				}
-				tt.fault.Operation = sendBatch
-				s.server.Inject(tt.fault)
-				err := s.broker.Publish(s.Context(), "jobs", msgs...)
-				if tt.fault.Latency > 0 && !strings.Contains(err.Error(), "no answer within 10s") {
-					s.Errorf("Publish returned %v, which does not say that there was no answer", err)
-				}
-				errs := make([]error, len(msgs))
-				if perr, ok := errors.AsType[*brokers.PublishError](err); ok {
-					for i, err := range perr.Failed {
-						errs[i] = err
-					}
-				}
-				want := tt.failed
-				if slices.Contains(want, all) {
-					want = failed([]error(slices.Repeat([]error{errSilent}, len(msgs))), nil)
-				}
-				if got := failed(errs, tt.want); !slices.Equal(got, want) || len(failed(errs, nil)) != len(want) {
-					t.Errorf("%v fail with %v, want %v: %v", got, tt.want, want, err)
-				}
-				if calls := s.server.Count(sendBatch); tt.calls > 0 && calls != tt.calls {
-					t.Errorf("%d calls, want %d", calls, tt.calls)
-				}
-			})
-		})
-	}
-}
-
-func TestParcels(t *testing.T) {
-	sized := func(sizes ...int) []outgoing {
-		var out []outgoing
-		for _, size := range sizes {
-			out = append(out, outgoing{size: size})
-		}
-		return out
-	}
-	eleven := make([]int, 11)
-	for _, test := range []struct {
-		sizes []int
-		want  []span
-	}{
-		{nil, nil},
-		{[]int{5}, []span{{0, 1}}},
-		{eleven, []span{{0, 10}, {10, 11}}},
-		{[]int{largest, largest, 1}, []span{{0, 1}, {1, 2}, {2, 3}}},
-		{[]int{largest - 1, 1, 1}, []span{{0, 2}, {2, 3}}},
-		{[]int{2 * largest, 1}, []span{{0, 1}, {1, 2}}},
-	} {
-		if got := parcels(sized(test.sizes...)); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("parcels of %v = %v, want %v", test.sizes, got, test.want)
-		}
-	}
-	if got := tens(21); !reflect.DeepEqual(got, []span{{0, 10}, {10, 20}, {20, 21}}) {
-		t.Errorf("tens(21) = %v", got)
-	}
-}
-
-// TestOpenCallsAreBounded keeps to callsAtOnce, and each error at its place.
-func TestOpenCallsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		open, most := 0, 0
-		errs := new(callers).inParallel(1000, tens(1000), func(s span, errs []error) error {
-			mu.Lock()
-			open++
-			most = max(most, open)
-			mu.Unlock()
-			time.Sleep(time.Second)
-			mu.Lock()
-			defer mu.Unlock()
-			open--
-			if s.from == 20 {
-				errs[3] = errors.New("late")
+		playAs(t, name, "jobs", Options{}, func(s *scene) {
+			s.create("jobs", nil)
+			msgs := make([]brokers.Message, max(tt.messages, 5))
+			for i := range msgs {
+				msgs[i].Body = bytes.Repeat([]byte("x"), max(tt.size, 4))
 			}
-			return nil
+			tt.fault.Operation = sendBatch
+			s.server.Inject(tt.fault)
+			begun := time.Now()
+			err := s.broker.Publish(s.Context(), "jobs", msgs...)
+			if tt.took > 0 {
+				s.took(begun, tt.took)
+			}
+			if tt.fault.Latency > time.Minute && !strings.Contains(err.Error(), "no answer within 10s") {
+				s.Errorf("Publish returned %v, which does not say that there was no answer", err)
+			}
+			errs := make([]error, len(msgs))
+			if perr, ok := errors.AsType[*brokers.PublishError](err); ok {
+				for i, err := range perr.Failed {
+					errs[i] = err
+				}
+			}
+			want := tt.failed
+			if slices.Contains(want, all) {
+				want = failed([]error(slices.Repeat([]error{errSilent}, len(msgs))), nil)
+			}
+			if got := failed(errs, tt.want); !slices.Equal(got, want) || len(failed(errs, nil)) != len(want) {
+				s.Errorf("%v fail with %v, want %v: %v", got, tt.want, want, err)
+			}
+			if tt.calls > 0 {
+				s.demand(sendBatch, tt.calls)
+			}
 		})
-		if most != callsAtOnce || !slices.Equal(failed(errs, nil), []int{23}) {
-			t.Errorf("%d calls open at once, want %d; errors %v", most, callsAtOnce, failed(errs, nil))
-		}
-	})
+	}
 }
 
 func TestOneBadEntryDoesNotSpoilTheBatch(t *testing.T) {
@@ -158,10 +110,6 @@ func TestOneBadEntryDoesNotSpoilTheBatch(t *testing.T) {
 		if !reflect.DeepEqual(failed(errs, kind), []int{6}) || len(calls) > 9 {
 			t.Errorf("%v: %v fail after the calls %v, want 6 alone", kind, failed(errs, nil), calls)
 		}
-	}
-	errs := inOrder(3, tens(3), func(span, []error) error { return brokers.ErrMisconfigured })
-	if len(failed(errs, brokers.ErrMisconfigured)) != 3 || !strings.Contains(errs[0].Error(), "configuration") {
-		t.Errorf("errs = %v, want all of them misconfigured, after one call", errs)
 	}
 }
 
@@ -180,7 +128,7 @@ func TestClientsHaveRetryersOfTheirOwn(t *testing.T) {
 			s.Errorf("the last Publish made %d calls: its bucket is not empty", last)
 		}
 		s.server.Inject(sqstest.Fault{Operation: deleteBatch, Code: "RequestThrottled", Times: 1})
-		s.settle(src, ack(s.one(src)))
+		s.drain(src, 1)
 	})
 }
 

@@ -118,16 +118,21 @@ func with(change func(*brokers.Message)) brokers.Message {
 	return m
 }
 
-func numbered(n int) brokers.Headers {
-	var h brokers.Headers
-	for i := range n {
-		h = append(h, brokers.Header{Name: fmt.Sprintf("h%02d", i), Value: strconv.Itoa(i)})
+func numbered(n int) brokers.Headers { return alike(n, brokers.Header{Value: "7"}) }
+
+// alike are headers that differ in their names.
+func alike(n int, h brokers.Header) brokers.Headers {
+	all := make(brokers.Headers, n)
+	for i := range all {
+		all[i] = h
+		all[i].Name = fmt.Sprintf("h%02d", i)
 	}
-	return h
+	return all
 }
 
 func TestRoundTrip(t *testing.T) {
 	const plain, sealed = false, true
+	large := brokers.Header{Value: strings.Repeat("x", movedRoom)}
 	for name, test := range map[string]struct {
 		message brokers.Message
 		sealed  bool
@@ -154,23 +159,12 @@ func TestRoundTrip(t *testing.T) {
 		"ten headers":                {with(func(m *brokers.Message) { m.Headers = numbered(10) }), plain},
 		"eleven headers":             {with(func(m *brokers.Message) { m.Headers = numbered(11) }), sealed},
 		"ten headers of bytes": {with(func(m *brokers.Message) {
-			m.Headers = numbered(10)
-			for i := range m.Headers {
-				m.Headers[i].Type, m.Headers[i].Value = "Binary.x", "\xff\"\uffff"
-			}
+			m.Headers = alike(10, brokers.Header{Type: "Binary.x", Value: "\xff\"\uffff"})
 		}), plain},
 		"ten headers, nine of them large": {with(func(m *brokers.Message) {
-			m.Headers = numbered(10)
-			for i := range m.Headers[1:] {
-				m.Headers[i+1].Value = strings.Repeat("x", movedRoom)
-			}
+			m.Headers = append(brokers.Headers{{Name: "a", Value: "1"}}, alike(9, large)...)
 		}), plain},
-		"ten large headers": {with(func(m *brokers.Message) {
-			m.Headers = numbered(10)
-			for i := range m.Headers {
-				m.Headers[i].Value = strings.Repeat("x", movedRoom)
-			}
-		}), sealed},
+		"ten large headers":            {with(func(m *brokers.Message) { m.Headers = alike(10, large) }), sealed},
 		"a trace header beside ten":    {with(func(m *brokers.Message) { m.Headers = append(numbered(10), trace) }), plain},
 		"a dead letter of ten headers": {with(func(m *brokers.Message) { m.Headers = append(numbered(10), deadLetter(9)...) }), plain},
 		"a repeated name": {with(func(m *brokers.Message) {
@@ -262,7 +256,6 @@ func compareMessages(t testing.TB, got, want brokers.Message) {
 
 func TestComposeSystemFields(t *testing.T) {
 	copied := &brokers.Meta{Attempt: 1}
-	m := with(func(m *brokers.Message) { m.Headers = append(m.Headers, trace) })
 	for _, test := range []struct {
 		name  string
 		fifo  bool
@@ -282,10 +275,10 @@ func TestComposeSystemFields(t *testing.T) {
 		{name: "the longest", meta: copied, delay: 1<<63 - 1, want: 900},
 		{name: "FIFO has no delay", fifo: true, meta: copied, delay: 3 * time.Second, group: "order-1"},
 		{name: "FIFO with a key", fifo: true, key: "k", group: "k"},
-		{name: "a key that SQS does not take", key: "ä", group: "redrive-" + hex.EncodeToString(sum256("ä"))},
+		{name: "a key that SQS does not take", key: "ä", group: hashed("ä")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := m
+			m := sample()
 			m.Key = test.key
 			out, err := compose(m, test.meta, test.fifo, 0, test.delay)
 			if err != nil {
@@ -295,35 +288,7 @@ func TestComposeSystemFields(t *testing.T) {
 			if e.DelaySeconds != test.want || aws.ToString(e.MessageGroupId) != test.group {
 				t.Errorf("delay %d, group %q, want %d and %q", e.DelaySeconds, aws.ToString(e.MessageGroupId), test.want, test.group)
 			}
-			if got := *e.MessageSystemAttributes["AWSTraceHeader"].StringValue; got != trace.Value {
-				t.Errorf("trace header %q, want %q", got, trace.Value)
-			}
-			again, _ := compose(m, test.meta, test.fifo, 0, test.delay)
-			first, second := aws.ToString(e.MessageDeduplicationId), aws.ToString(again.entry.MessageDeduplicationId)
-			if test.fifo != (first != "") || test.fifo && first == second {
-				t.Errorf("deduplication ids %q and %q of two sends", first, second)
-			}
 		})
-	}
-}
-
-func sum256(s string) []byte {
-	sum, _ := hex.DecodeString(strings.TrimPrefix(hashed(s), "redrive-"))
-	return sum
-}
-
-func TestFIFOGroupWithoutKeyOrID(t *testing.T) {
-	m := brokers.Message{Body: []byte("x")}
-	a, errA := compose(m, nil, true, 0, 0)
-	b, errB := compose(m, nil, true, 0, 0)
-	if errA != nil || errB != nil {
-		t.Fatal(errA, errB)
-	}
-	if *a.entry.MessageGroupId == *b.entry.MessageGroupId {
-		t.Errorf("two messages without a key share the group %q", *a.entry.MessageGroupId)
-	}
-	if got := parse(transmit(t, a, 1<<20), orders(true), limits()); got.message.Key != "" || got.message.ID != got.id {
-		t.Errorf("key %q, ID %q, want none and SQS's", got.message.Key, got.message.ID)
 	}
 }
 
@@ -392,26 +357,20 @@ func TestParseDamaged(t *testing.T) {
 		Body: aws.String(`{"redrive":{"v":2,"parts":[]}}`), MessageId: aws.String("m-1"),
 		MessageAttributes: map[string]types.MessageAttributeValue{wire.Packed: {StringValue: aws.String(`{"sqs":"envelope"}`)}},
 	}
-	if got := parse(future, orders(false), limits()); got.unreadable != nil || string(got.message.Body) != *future.Body {
-		t.Errorf("an envelope that nobody says to be of this queue: unreadable = %v, body %q, want it as it is", got.unreadable, got.message.Body)
-	}
 	for body, want := range map[string]error{
 		*future.Body: errNewer, "hello": errBroken, `{}`: errBroken, `{"redrive":{"v":1}}`: errBroken, `{"redrive":{"v":1,"body":"base64:%"}}`: errBroken,
 	} {
-		ours := future
-		ours.Body = &body
+		ours, anybodys := future, future
+		ours.Body, anybodys.Body = &body, &body
+		if got := parse(anybodys, orders(false), limits()); got.err != nil || got.unreadable != nil || string(got.message.Body) != body {
+			t.Errorf("an envelope that nobody says to be of this queue, %q: unreadable = %v, %v, body %q, want it as it is", body, got.unreadable, got.err, got.message.Body)
+		}
 		ours.MessageAttributes = map[string]types.MessageAttributeValue{wire.Packed: {StringValue: aws.String(`{"sqs":"envelope","topic":"orders"}`)}}
 		if got := parse(ours, orders(false), limits()); !errors.Is(got.unreadable, want) || string(got.message.Body) != body || got.stored {
 			t.Errorf("an envelope of this queue, %q: unreadable = %v, body %q, want %v and what there is", body, got.unreadable, got.message.Body, want)
 		}
 		if got := parse(ours, &queue{topic: "orders-dead"}, limits()); got.unreadable != nil {
 			t.Errorf("in another queue it is %v, want a body as it is", got.unreadable)
-		}
-	}
-	for _, body := range []string{"hello", `{}`, `{"redrive":{"v":1}}`, `{"redrive":{"v":1,"body":"base64:%"}}`} {
-		future.Body = &body
-		if got := parse(future, orders(false), limits()); got.err != nil || string(got.message.Body) != body {
-			t.Errorf("a body that is no envelope, %q: body %q, err %v, want it as it is", body, got.message.Body, got.err)
 		}
 	}
 }
@@ -428,12 +387,6 @@ func TestProgressIsReadForTheSameQueueOnly(t *testing.T) {
 			t.Errorf("from %q: attempt %d, stored %t, redriven %d, topic %q; want attempt %d",
 				topic, got.meta.Attempt, got.stored, got.meta.RedriveCount, got.message.Topic, want)
 		}
-	}
-	forged := with(func(m *brokers.Message) {
-		m.Headers = brokers.Headers{{Name: "redrive-attempt", Value: "7"}, {Name: "redrive-topic", Value: "orders"}, {Name: wire.Packed, Value: `{"attempt":"7"}`}, {Name: "redrive-death-reason", Value: "poison"}}
-	})
-	if got := roundTrip(t, forged, nil, false); got.meta.Attempt != 0 || got.meta.Death != nil || got.stored || len(got.message.Headers) != 0 {
-		t.Errorf("forged progress was published: %+v", got)
 	}
 }
 
@@ -458,8 +411,6 @@ func TestSignedProgress(t *testing.T) {
 		"signed":                    {from: signed, by: signed, want: 3},
 		"by a reader without a key": {from: signed, by: plain, want: 3},
 		"before there was a key":    {from: plain, by: signed},
-		"rotated, first step":       {from: signed, by: queueWith("orders", secret[0], other[0]), want: 3},
-		"rotated, second step":      {from: queueWith("orders", secret[0], other[0]), by: queueWith("orders", other[0], secret[0]), want: 3},
 		"another key":               {from: signed, by: queueWith("orders", other...)},
 		"another queue":             {from: signed, by: queueWith("payments", secret...)},
 		"another queue, renamed": {from: signed, by: queueWith("payments", secret...), change: func(m *types.Message) {
@@ -499,21 +450,6 @@ func TestSignedProgress(t *testing.T) {
 				t.Fatalf("with %d bytes it is not believed: %s", len(m.Body), *out.entry.MessageAttributes[wire.Packed].StringValue)
 			}
 		}
-	}
-}
-
-func TestParseClampsTimes(t *testing.T) {
-	out, err := compose(sample(), &brokers.Meta{Attempt: 1, DueAt: now.AddDate(1, 0, 0)}, false, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := parse(transmit(t, out, 1<<20), orders(false), limits())
-	if want := now.Add(time.Hour); !got.meta.DueAt.Equal(want) {
-		t.Errorf("due at %v, want at most %v", got.meta.DueAt, want)
-	}
-	late := types.Message{Body: aws.String("x"), Attributes: map[string]string{"SentTimestamp": strconv.FormatInt(now.Add(time.Hour).UnixMilli(), 10), "ApproximateReceiveCount": "-1"}}
-	if got := parse(late, orders(false), limits()); !got.message.PublishedAt.Equal(now) || got.receives != 1 {
-		t.Errorf("sent by a clock that is ahead: published at %v, received %d times", got.message.PublishedAt, got.receives)
 	}
 }
 
@@ -676,6 +612,7 @@ func normal(h brokers.Headers) brokers.Headers {
 func FuzzParse(f *testing.F) {
 	f.Add("body", `{"sqs":"envelope,keyless","id":"x","topic":"orders","attempt":"3"}`, "name", "value", "3", "123", "group")
 	f.Add("body", `{"sqs":"moved","moved":[["redrive-attempt","3"],["n","base64:/w==","Binary"]],"id":"x"}`, "name", "value", "3", "123", "group")
+	f.Add("clocks", `{"sqs":"keyless","id":"x","topic":"orders","attempt":"3","due-at":"9999999999999"}`, "name", "value", "-1", "9999999999999", "group")
 	f.Add(`{"redrive":{"v":1,"headers":[["redrive-attempt","9"]],"body":"x"}}`, `{"sqs":"envelope"`, "redrive-meta", "", "x", "-1", "")
 	f.Fuzz(func(t *testing.T, body, packed, name, value, receives, sent, group string) {
 		m := types.Message{

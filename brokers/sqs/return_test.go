@@ -2,7 +2,6 @@ package sqs
 
 import (
 	"bytes"
-	"errors"
 	"testing"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -17,26 +16,6 @@ func dead(body string) brokers.Returned {
 			History: []brokers.Failure{{Attempt: 10, Class: "transient"}},
 		},
 	}
-}
-
-// TestReturn names what is not stored, and what is wrong with it.
-func TestReturn(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		tool := s.start(Options{})
-		for _, topic := range []string{"no/queue", "missing"} {
-			err := tool.Return(s.Context(), "", topic, dead("a"), dead("b"))
-			perr, ok := errors.AsType[*brokers.PublishError](err)
-			if !ok || len(perr.Failed) != 2 || !errors.Is(err, brokers.ErrMisconfigured) {
-				s.Errorf("Return to %q: %v, want a *PublishError for two messages that is ErrMisconfigured", topic, err)
-			}
-		}
-		s.open()
-		err := tool.Return(s.Context(), "", "jobs", dead("a"), dead(string(make([]byte, largest))))
-		perr, ok := errors.AsType[*brokers.PublishError](err)
-		if !ok || len(perr.Failed) != 1 || !errors.Is(perr.Failed[1], brokers.ErrRefused) {
-			s.Errorf("Return of a good and of a large message: %v", err)
-		}
-	})
 }
 
 // TestReturnToForeignConsumers stores what they know how to read: the body and

@@ -33,33 +33,19 @@ func TestNewNamesEveryFault(t *testing.T) {
 	}
 }
 
-// TestPublish names what is not stored, and what is wrong with it.
-func TestPublish(t *testing.T) {
+// TestStoringWhereNothingCanBe has Publish and Return name each message and the cause.
+func TestStoringWhereNothingCanBe(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
-		publish := func(topic string, want error) {
-			s.Helper()
-			msgs := []brokers.Message{{Body: []byte("a")}, {Body: []byte("b")}}
-			err := s.broker.Publish(s.Context(), topic, msgs...)
-			perr, ok := errors.AsType[*brokers.PublishError](err)
-			if !ok || len(perr.Failed) != 2 || !errors.Is(err, want) {
-				s.Errorf("Publish to %q returned %v, want a *PublishError for two messages that is %v", topic, err, want)
-			}
-			if msgs[0].ID == "" || msgs[0].PublishedAt.IsZero() {
-				s.Error("Publish did not set what it chose for a repeat")
+		for _, topic := range []string{"no/queue", "missing"} {
+			published := s.broker.Publish(s.Context(), topic, brokers.Message{}, brokers.Message{})
+			returned := s.broker.Return(s.Context(), "", topic, dead("a"), dead("b"))
+			for _, err := range []error{published, returned} {
+				perr, ok := errors.AsType[*brokers.PublishError](err)
+				if !ok || len(perr.Failed) != 2 || !errors.Is(err, brokers.ErrMisconfigured) {
+					s.Errorf("to %q: %v, want a *PublishError for two messages that is ErrMisconfigured", topic, err)
+				}
 			}
 		}
-		publish("no/queue", brokers.ErrMisconfigured)
-		publish("missing", brokers.ErrMisconfigured)
-		s.open()
-		err := s.broker.Publish(s.Context(), "jobs", brokers.Message{Body: []byte("a")}, brokers.Message{Body: make([]byte, 1<<20)})
-		perr, ok := errors.AsType[*brokers.PublishError](err)
-		if !ok || len(perr.Failed) != 1 || !errors.Is(perr.Failed[1], brokers.ErrRefused) {
-			s.Errorf("Publish of a good and of a large message returned %v", err)
-		}
-		if err := s.broker.Close(s.Context()); err != nil {
-			s.Error(err)
-		}
-		publish("jobs", brokers.ErrClosed)
 	})
 }
 
@@ -67,21 +53,15 @@ func TestPublish(t *testing.T) {
 func TestPublishLooksUpOnce(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		s.open()
-		publisher := s.start(Options{})
-		calls := s.count("GetQueueUrl", func() {
-			for range 3 {
-				if err := publisher.Publish(s.Context(), "jobs", brokers.Message{Body: []byte("a")}); err != nil {
-					s.Errorf("Publish: %v", err)
-				}
-			}
+		s.broker = s.start(Options{})
+		s.costs("GetQueueUrl", 1, 1, func() {
+			s.publish("a")
+			s.publish("b")
 		})
-		if calls != 1 {
-			s.Errorf("%d calls of GetQueueUrl for three publishes, want 1", calls)
-		}
 	})
 }
 
-// TestBrokerClose closes what is open, and may be called again.
+// TestBrokerClose tells that polls are open, and gives back what is held when they are not.
 func TestBrokerClose(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		src, other := s.open(), s.open()
@@ -97,9 +77,6 @@ func TestBrokerClose(t *testing.T) {
 			s.Errorf("the second Close: %v", err)
 		}
 		s.state(sqstest.Queue{Visible: 1})
-		if _, err := s.broker.Open(s.Context(), s.sub); !errors.Is(err, brokers.ErrClosed) {
-			s.Errorf("Open after Close returned %v, want ErrClosed", err)
-		}
 	})
 }
 
