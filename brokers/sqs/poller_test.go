@@ -80,12 +80,12 @@ func (s *scene) nothingBut(src brokers.Source, d time.Duration) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), d)
 	defer cancel()
-	for {
+	for tries := 0; ; tries++ {
 		ds, err := src.Receive(ctx, 10)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil || errors.Is(err, brokers.ErrMisconfigured):
+		case err == nil || errors.Is(err, brokers.ErrMisconfigured) || tries > 1000:
 			s.Fatalf("Receive returned %q and %v", bodiesOf(ds), err)
 		}
 	}
@@ -220,9 +220,10 @@ func (s *scene) awaits(src *source, body, part string) {
 	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Minute)
 	defer cancel()
 	heard := part == ""
-	for got := false; !got || !heard; {
+	got := false
+	for tries := 0; !got || !heard; tries++ {
 		ds, err := src.Receive(ctx, 10)
-		if errors.Is(err, brokers.ErrMisconfigured) || ctx.Err() != nil {
+		if errors.Is(err, brokers.ErrMisconfigured) || ctx.Err() != nil || tries > 1000 {
 			s.Fatalf("Receive returned %v; message %q came: %t, error %q came: %t", err, body, got, part, heard)
 		}
 		if err != nil {
