@@ -75,7 +75,7 @@ func TestAgreesWithTheWorker(t *testing.T) {
 		expect(t, m, map[string]float64{
 			"retry_attempts_total{class=none,outcome=success,policy=default,topic=orders}":       2,
 			"retry_attempts_total{class=poison,outcome=dead_letter,policy=default,topic=orders}": 1,
-			"retry_attempts_total{class=skipped,outcome=skip,policy=default,topic=orders}":        1,
+			"retry_attempts_total{class=skipped,outcome=skip,policy=default,topic=orders}":       1,
 			"retry_attempts_total{class=transient,outcome=retry,policy=default,topic=orders}":    1,
 			"redrive_dead_letters_total{reason=poison,topic=orders}":                             1,
 			"redrive_deliveries_total{kind=fresh,topic=orders}":                                  4,
