@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -214,6 +215,15 @@ func testIdle(t *testing.T, urls []string) {
 			t.Error(err)
 		}
 	}()
+	ends := make([]kafka.OffsetRequest, partitions)
+	for i := range ends {
+		ends[i] = kafka.LastOffsetOf(i)
+	}
+	until(t, func() bool { // all nodes know what they lead
+		answer, err := c.ListOffsets(t.Context(), &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ends}})
+		return err == nil && len(answer.Topics[topic]) == partitions &&
+			!slices.ContainsFunc(answer.Topics[topic], func(p kafka.PartitionOffsets) bool { return p.Error != nil })
+	})
 	var sent [100]atomic.Int64 // requests by key
 	var open atomic.Int64
 	var dialer net.Dialer
