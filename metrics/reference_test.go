@@ -79,7 +79,7 @@ func TestLabelsAreListed(t *testing.T) {
 	s.event(consumer.Event{Kind: consumer.EventDiscarded})
 	s.event(consumer.Event{Kind: consumer.EventDeferred})
 	for _, class := range []classify.Class{"none", classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
-		classify.ClassUnknown, classify.ClassPoison, classify.ClassShutdown, classify.ClassLost, "gremlins"} {
+		classify.ClassUnknown, classify.ClassPoison, classify.ClassShutdown, classify.ClassLost, classify.ClassSkipped, "gremlins"} {
 		for _, action := range []retry.Action{retry.ActionRetry, retry.ActionDeadLetter, retry.ActionAck, retry.ActionRelease, retry.ActionNone} {
 			e := failed(class, action)
 			s.event(e)
