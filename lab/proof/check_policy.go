@@ -324,6 +324,9 @@ func (c *checker) report(d *delivery, e *event) {
 	if d.paid && (r.as == succeeds || r.as == silent || r.as == throttles) {
 		g.refunded++
 	}
+	if r.as == silent && c.now-d.began >= d.topic.timeout { // its worker took it for stuck before it ended
+		r.as = fails
+	}
 	if r.as == silent {
 		return
 	}
