@@ -210,10 +210,7 @@ func (a *admission) enters(d *delivery, now time.Time) bool {
 // look returns what may start at g, for the intake. If that is not all, the
 // pipeline is told when it changes.
 func (a *admission) look(g *dependency, now time.Time) flow.Status {
-	v := g.look(now)
-	if !v.Full() {
-		g.limiter.Adjust(now, flow.Change{Waits: true})
-	}
+	v := g.adjust(now, flow.Change{Waits: true})
 	if v.Held && v.Limit < 1 {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -381,7 +378,7 @@ func (a *admission) ended(g *dependency, now time.Time, changed bool) {
 // announce reports that practically no run succeeds and single ones try out a
 // dependency from now on, or that most succeed again. mu is held.
 func (a *admission) announce(g *dependency, now time.Time) {
-	s := g.limiter.Status(now)
+	s := g.limiter.Adjust(now, flow.Change{})
 	down, up := s.Limit < 1 && 10*s.Failing > 9*s.Sampled, s.Limit >= 1 || 2*s.Failing < s.Sampled
 	switch {
 	case (s.Paused != "" || down) && !g.pausing:

@@ -184,7 +184,7 @@ func runChaos(t *testing.T, seed uint64) {
 	if lost := slices.DeleteFunc(sent, func(id string) bool { return c.done[id] || dead[id] }); len(lost) > 0 {
 		t.Errorf("%d messages are neither served nor dead: %q", len(lost), lost)
 	}
-	if s := limiter.Status(time.Now()); c.runs > 20*600 || s.Running != 0 {
+	if s := limiter.Adjust(time.Now(), flow.Change{}); c.runs > 20*600 || s.Running != 0 {
 		t.Errorf("%d runs for 600 messages; %d are counted in the end", c.runs, s.Running)
 	}
 }

@@ -70,11 +70,14 @@ type dependency struct {
 }
 
 // look returns what may start at now.
-func (g *dependency) look(now time.Time) flow.Status {
+func (g *dependency) look(now time.Time) flow.Status { return g.adjust(now, flow.Change{}) }
+
+// adjust tells the limiter of g, if it has one, of a change.
+func (g *dependency) adjust(now time.Time, c flow.Change) flow.Status {
 	if g.limiter == nil {
 		return flow.Status{}
 	}
-	return g.limiter.Status(now)
+	return g.limiter.Adjust(now, c)
 }
 
 // changed reports whether the intake would do something else by v than by w.
@@ -114,8 +117,8 @@ func (a *admission) newDependency(name string, g Guard, slots int) *dependency {
 			made.limiter = flow.New(slots, a.random)
 		}
 	}
-	if f, ok := g.Budget.(budget.Fleet); ok && made.limiter != nil {
-		made.limiter.Adjust(time.Time{}, flow.Change{Workers: f.Workers()})
+	if f, ok := g.Budget.(budget.Fleet); ok {
+		made.adjust(time.Time{}, flow.Change{Workers: f.Workers()})
 	}
 	if g.Budget != nil {
 		made.budget = &given{g.Budget, own, func(err error) {

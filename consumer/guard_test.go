@@ -346,7 +346,7 @@ func TestConsumersShareAGuard(t *testing.T) {
 		first.mustShutdown()
 		second.mustShutdown()
 		empty(t, broker, "orders", "refunds", "orders.dead", "refunds.dead")
-		if s := limiter.Status(time.Now()); s.Running != 0 {
+		if s := limiter.Adjust(time.Now(), flow.Change{}); s.Running != 0 {
 			t.Errorf("%d runs are counted after all have ended", s.Running)
 		}
 	})
@@ -387,7 +387,7 @@ func TestHandlersThatNeverReturn(t *testing.T) {
 		if err := w.shutdown(); !errors.Is(err, consumer.ErrUnclean) {
 			t.Errorf("Run = %v", err)
 		}
-		if s := limiter.Status(time.Now()); s.Running != 0 {
+		if s := limiter.Adjust(time.Now(), flow.Change{}); s.Running != 0 {
 			t.Errorf("%d runs are counted after the Consumer has stopped", s.Running)
 		}
 		close(release)
@@ -596,8 +596,8 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 					}
 				}
 			}
-			if acked := len(broker.of("ack")); acked+left != 48 || limiter.Status(time.Now()).Running != 0 {
-				t.Errorf("%d acked and %d left of 48, %d runs counted", acked, left, limiter.Status(time.Now()).Running)
+			if acked := len(broker.of("ack")); acked+left != 48 || limiter.Adjust(time.Now(), flow.Change{}).Running != 0 {
+				t.Errorf("%d acked and %d left of 48, %d runs counted", acked, left, limiter.Adjust(time.Now(), flow.Change{}).Running)
 			}
 		})
 	}

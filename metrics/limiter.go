@@ -40,7 +40,7 @@ func (c *limiterCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *limiterCollector) Collect(out chan<- prometheus.Metric) {
-	now, s := c.limiter.Status(time.Now()), sink(out)
+	now, s := c.limiter.Adjust(time.Now(), flow.Change{}), sink(out)
 	paused := 0.0
 	if now.Paused != "" {
 		paused = 1

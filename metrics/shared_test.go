@@ -70,7 +70,7 @@ func TestLimiter(t *testing.T) {
 			l.Done(time.Now(), flow.End{Began: began, Who: who, Outcome: flow.Overload})
 		}
 		l.Adjust(time.Now(), flow.Change{Pause: "maintenance"})
-		now := l.Status(time.Now())
+		now := l.Adjust(time.Now(), flow.Change{})
 		if now.Limit >= 1 || now.Interval == 0 {
 			t.Fatalf("20 failures left %+v", now)
 		}

@@ -156,7 +156,7 @@ func (v *view) frame(elapsed time.Duration, m mood, total, inBroker int) frame {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	f.handled, f.dead, f.retries = v.handled, v.dead, v.retries
-	f.limit = limitOf(v.limiter.Status(now))
+	f.limit = limitOf(v.limiter.Adjust(now, flow.Change{}))
 	for id, due := range v.due {
 		wait := due.Sub(now)
 		if wait <= 0 {

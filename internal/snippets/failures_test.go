@@ -261,5 +261,5 @@ func work(t *testing.T, h consumer.Handler, some, others int) (limit float64, pu
 	})
 	must(t, c.Run(ctx))
 	producer.Wait()
-	return limiter.Status(time.Now()).Limit, seen.Load()
+	return limiter.Adjust(time.Now(), flow.Change{}).Limit, seen.Load()
 }

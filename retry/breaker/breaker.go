@@ -111,7 +111,7 @@ const (
 
 // Snapshot returns what is known at now, for metrics and people.
 func (b *Breaker) Snapshot(now time.Time) Snapshot {
-	known := b.limiter.Status(now)
+	known := b.limiter.Adjust(now, flow.Change{})
 	s := Snapshot{Next: known.Next, Limit: known.Limit, Messages: known.Sampled, Failures: known.Failing}
 	switch {
 	case known.Paused != "":

@@ -319,7 +319,7 @@ func (w *world) recovers() {
 // untilFull has messages wait, and returns after how many seconds the limit is full.
 func (w *world) untilFull() float64 {
 	start := w.now
-	for !w.Status(w.now).Full() {
+	for !w.Adjust(w.now, flow.Change{}).Full() {
 		w.flood(10 * time.Millisecond)
 	}
 	return w.now.Sub(start).Seconds()

@@ -132,6 +132,9 @@ const stepsBack = 1.0
 // seconds turns now into the time of the Limiter, which never goes back: if the
 // clock was set back, it goes on from the latest time. mu is held.
 func (l *Limiter) seconds(now time.Time) float64 {
+	if now.IsZero() {
+		return l.latest
+	}
 	t := now.Sub(l.epoch).Seconds()
 	if l.epoch.IsZero() || t < l.latest-stepsBack {
 		l.epoch, t = now.Add(-time.Duration(l.latest*float64(time.Second))), l.latest
@@ -353,21 +356,23 @@ type Change struct {
 	Resume bool
 }
 
-// Adjust takes in a change. Only Waits and Resume ask for the time.
-func (l *Limiter) Adjust(now time.Time, c Change) {
+// Adjust takes in a change and returns the status after it. The zero Change only asks.
+// The zero time stands for the latest one that the Limiter was given.
+func (l *Limiter) Adjust(now time.Time, c Change) Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fleet = cmp.Or(float64(max(0, c.Workers)), l.fleet)
 	l.paused = cmp.Or(c.Pause, l.paused)
+	t := l.seconds(now)
 	if c.Waits && l.limit < l.slots {
-		l.hold(l.seconds(now))
+		l.hold(t)
 	}
 	if c.Resume && l.paused != "" {
-		t := l.seconds(now)
 		l.paused = ""
 		l.limit = min(l.limit, 1, l.meter.duration()*max(slowStart/l.fleet, l.meter.normal/8))
 		l.cutAt, l.grewAt, l.grown, l.held = t, t, false, false
 	}
+	return l.status(t)
 }
 
 // Status is what a Limiter knows and lets start at one time. The zero value is that of
@@ -391,11 +396,8 @@ type Status struct {
 // Full reports whether nothing is held back.
 func (s Status) Full() bool { return s.Limit >= float64(s.Slots) }
 
-// Status returns what is known at now. It counts nothing.
-func (l *Limiter) Status(now time.Time) Status {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := l.seconds(now)
+// status returns the status at t. mu is held.
+func (l *Limiter) status(t float64) Status {
 	n := l.sample.counts(t)
 	s := Status{
 		Limit: l.limit, Slots: int(l.slots), Running: l.running,

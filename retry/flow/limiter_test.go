@@ -124,7 +124,7 @@ func (w *world) startsIn(from, to int64) (n int) {
 	return n
 }
 
-func (w *world) limit() float64 { return w.Status(w.now).Limit }
+func (w *world) limit() float64 { return w.Adjust(w.now, flow.Change{}).Limit }
 
 func TestNewLimiterIsFullAfterThreeSeconds(t *testing.T) {
 	w := newWorld(10)
@@ -204,7 +204,7 @@ func TestOutageIsProbedAndRamps(t *testing.T) {
 	if n := w.startsIn(660, 4200); n > 3600/20*20 || n < 3600/30 {
 		t.Errorf("%d probes in an hour, want one every 30 s at least and a twentieth of the normal rate at most", n)
 	}
-	if s := w.Status(w.now); s.Limit >= 1 || s.Interval < time.Second || s.Failing != s.Sampled {
+	if s := w.Adjust(w.now, flow.Change{}); s.Limit >= 1 || s.Interval < time.Second || s.Failing != s.Sampled {
 		t.Errorf("in an outage: %+v", s)
 	}
 	w.call = answers(10 * time.Millisecond)
@@ -348,7 +348,7 @@ func TestEvidence(t *testing.T) {
 				o, who := tt.call(n)
 				l.Done(now, flow.End{Began: began, Who: who, Outcome: o})
 			}
-			if s := l.Status(now); !tt.want(s) {
+			if s := l.Adjust(now, flow.Change{}); !tt.want(s) {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -375,7 +375,7 @@ func TestPauseByHand(t *testing.T) {
 	if ok, next := w.Start(w.now); ok || !next.IsZero() {
 		t.Errorf("a run may start in a pause: %v, %v", ok, next)
 	}
-	if s := w.Status(w.now); s.Paused != "maintenance" {
+	if s := w.Adjust(w.now, flow.Change{}); s.Paused != "maintenance" {
 		t.Errorf("paused for %q", s.Paused)
 	}
 	w.Adjust(w.now, flow.Change{Resume: true})
@@ -412,7 +412,7 @@ func TestUnbounded(t *testing.T) {
 		w := calls()
 		w.call = ends(flow.Timeout, 10*time.Second)
 		w.offer(20, 10*time.Second+4*time.Second) // the first 64 time out
-		if s := w.Status(w.now); s.Full() || s.Limit > 2*20*0.01 || s.Running < 100 {
+		if s := w.Adjust(w.now, flow.Change{}); s.Full() || s.Limit > 2*20*0.01 || s.Running < 100 {
 			t.Errorf("after the first timeouts: %+v", s)
 		}
 	})
@@ -420,11 +420,11 @@ func TestUnbounded(t *testing.T) {
 		w := calls()
 		down(w)
 		w.offer(0.5, 8*time.Second)
-		if s := w.Status(w.now); s.Full() {
+		if s := w.Adjust(w.now, flow.Change{}); s.Full() {
 			t.Errorf("8 s after an outage: %+v", s)
 		}
 		w.offer(0.5, 10*time.Second)
-		if s := w.Status(w.now); !s.Full() {
+		if s := w.Adjust(w.now, flow.Change{}); !s.Full() {
 			t.Errorf("18 s after an outage: %+v", s)
 		}
 	})
@@ -454,7 +454,7 @@ func TestUnbounded(t *testing.T) {
 		for ok := true; ok; burst++ {
 			ok, _ = w.Start(w.now)
 		}
-		if s := w.Status(w.now); s.Limit < 2 || burst-1 < int(s.Limit) || burst-1 > int(s.Limit)+1 {
+		if s := w.Adjust(w.now, flow.Change{}); s.Limit < 2 || burst-1 < int(s.Limit) || burst-1 > int(s.Limit)+1 {
 			t.Errorf("%d start at once with a limit of %v", burst-1, s.Limit)
 		}
 	})
@@ -473,7 +473,7 @@ func TestAbsurdInput(t *testing.T) {
 			}
 			l.Done(now, flow.End{Began: now.Add(time.Hour), Who: n, Outcome: flow.Outcome(n % 7)}) // it ends before it begins
 		}
-		s := l.Status(epoch)
+		s := l.Adjust(epoch, flow.Change{})
 		if !(s.Limit > 0) || s.Limit > float64(max(slots, 1)) {
 			t.Errorf("%d slots: %+v", slots, s)
 		}
@@ -555,13 +555,13 @@ func TestConcurrentUse(t *testing.T) {
 				if ok, _ := l.Start(now); ok {
 					l.Done(now.Add(time.Millisecond), flow.End{Began: now, Who: g<<32 | n, Outcome: flow.Outcome(n % 7)})
 				}
-				l.Status(now)
+				l.Adjust(now, flow.Change{})
 				l.Adjust(now, flow.Change{Waits: true})
 			}
 		})
 	}
 	group.Wait()
-	if s := l.Status(epoch.Add(time.Hour)); s.Running != 0 {
+	if s := l.Adjust(epoch.Add(time.Hour), flow.Change{}); s.Running != 0 {
 		t.Errorf("%d runs are counted after all have ended", s.Running)
 	}
 }
@@ -576,5 +576,21 @@ func BenchmarkStartDone(b *testing.B) {
 		now = now.Add(time.Millisecond)
 		l.Start(began)
 		l.Done(now, flow.End{Began: began, Who: n, Outcome: flow.Success})
+	}
+}
+
+// A change may be told before the first run and without a time.
+func TestAdjustWithoutTime(t *testing.T) {
+	l := flow.New(2, func() float64 { return 0 })
+	l.Adjust(time.Time{}, flow.Change{Workers: 2})
+	for n := range uint64(100) { // an outage
+		l.Start(epoch)
+		l.Done(epoch, flow.End{Began: epoch, Who: n, Outcome: flow.Overload})
+	}
+	before := l.Adjust(epoch.Add(time.Minute), flow.Change{})
+	after := l.Adjust(time.Time{}, flow.Change{Workers: 2})
+	again := l.Adjust(epoch.Add(time.Minute), flow.Change{})
+	if before.Silence != time.Minute || after != before || again != before {
+		t.Errorf("a minute after the outage the status is %+v, without a time %+v, and then %+v", before, after, again)
 	}
 }
