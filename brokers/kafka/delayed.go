@@ -25,6 +25,7 @@ const (
 
 	doneHeader  = "redrive-done"
 	dueHeader   = "redrive-due-at"
+	crashHeader = "redrive-crashes"
 	topicHeader = "redrive-topic"
 	doneMark    = "1"
 )
@@ -287,7 +288,9 @@ func (d *delayed) wants(now time.Time) bool {
 	return l != nil && (wait <= ahead/2 && d.early < d.limits.soon/4 || wait <= urgent)
 }
 
-// moveDue moves what is due from soon to the buffers. mu is held.
+// moveDue moves what is due from soon to the buffers. A message that is on trial makes
+// the reader wary, so that its mark is stored before it runs: every worker that it kills
+// counts. mu is held.
 func (r *reader) moveDue(now time.Time) {
 	d := r.delayed
 	for _, l := range d.lanes {
@@ -300,8 +303,11 @@ func (r *reader) moveDue(now time.Time) {
 			rec, size := d.drop(offset)
 			l.early -= size
 			d.early -= size
-			if !r.progress.isDone(offset) {
-				ready = append(ready, rec)
+			if r.progress.isDone(offset) {
+				continue
+			}
+			if ready = append(ready, rec); rec.note(crashHeader) != nil {
+				r.wary = now.Add(careful)
 			}
 		}
 		r.fill(l, ready)

@@ -347,3 +347,19 @@ func TestCommitTellsOfTheLostLease(t *testing.T) {
 		})
 	}
 }
+
+// A message on trial runs only after a commit names it, so that the first worker that
+// it kills there counts, too.
+func TestTrialsAreMarkedBeforeTheyRun(t *testing.T) {
+	onDelays(t, kafka.UsualLimits, func(*stub) []record {
+		trial := copied(brokers.Message{ID: "1", Topic: "orders"}, brokers.Meta{Crashes: 2, DueAt: time.Now().Add(5 * time.Second)})
+		return []record{retryTo("orders", 0, time.Now(), 0), trial}
+	}, func(s *stub) {
+		s.is("the retry beside it", offsetOf(s.take(1)[0]), 0)
+		s.is("the message on trial", offsetOf(s.take(1)[0]), 1)
+		s.change(func(s *stub) {
+			c, _ := kafka.ReadCommitted(0, s.owned[delayPartition].metadata)
+			s.is("lost owners of the message on trial, if its worker dies now", c.Abandoned(1), 1)
+		})
+	})
+}
