@@ -3,6 +3,8 @@ package brokers
 import (
 	"context"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 // Broker connects to one message broker. Its methods are safe for concurrent
@@ -213,7 +215,7 @@ type Capabilities struct {
 
 	// Findings are the settings of queues and topics that weaken a promise, as Open
 	// found them; none of them is blocking.
-	Findings []Finding
+	Findings []inspect.Finding
 }
 
 // Delivery is a message that this worker holds until it settles it.

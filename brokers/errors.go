@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 var (
@@ -91,4 +93,36 @@ func (e *PublishError) Unwrap() []error {
 		causes = append(causes, e.Failed[index])
 	}
 	return causes
+}
+
+// TopologyError says all that is wrong with what a subscription needs. It is
+// ErrMisconfigured, and ErrNotFound if something is missing.
+type TopologyError struct {
+	Findings []inspect.Finding
+}
+
+// Error has a line for each finding.
+func (e *TopologyError) Error() string {
+	lines := make([]string, len(e.Findings))
+	for i, f := range e.Findings {
+		lines[i] = f.String()
+	}
+	return fmt.Sprintf("%v: nothing was created or changed:\n%s", ErrMisconfigured, strings.Join(lines, "\n"))
+}
+
+// Is makes it ErrMisconfigured or ErrNotFound.
+func (e *TopologyError) Is(target error) bool {
+	return target == ErrMisconfigured ||
+		target == ErrNotFound && slices.ContainsFunc(e.Findings, func(f inspect.Finding) bool { return f.Missing })
+}
+
+// IsFinal reports whether repeating cannot cure err, which an operator or the
+// program must: ErrMisconfigured, ErrRefused, ErrClosed and ErrSettled.
+func IsFinal(err error) bool {
+	for _, final := range []error{ErrMisconfigured, ErrRefused, ErrClosed, ErrSettled} {
+		if errors.Is(err, final) {
+			return true
+		}
+	}
+	return false
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/internal/text"
 )
 
@@ -194,7 +194,7 @@ func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
 }
 
 // started and stopped log the changes of state.
-func (l *logObserver) started(c *Consumer, found []brokers.Finding) {
+func (l *logObserver) started(c *Consumer, found []inspect.Finding) {
 	l.logger.Info("worker started", "topics", c.topics(), "concurrency", c.cfg.Concurrency)
 	for _, f := range found {
 		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "a queue or topic gives less than it could", name("topic", f.Topic),

@@ -11,7 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
@@ -103,7 +103,7 @@ func untilCoordinated(ctx context.Context, f func() error) error {
 
 // surveyGroup looks at the group of p, and at where it begins. Where it has no
 // coordinator for long, joining it tells.
-func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]brokers.Finding, error) {
+func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]inspect.Finding, error) {
 	state, err := b.client.describe(ctx, p.group)
 	if isUncoordinated(err) && b.options.Start.kind != committed {
 		return nil, nil
@@ -112,8 +112,8 @@ func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]brokers.Finding, er
 		return nil, err
 	}
 	if state.denied || state.rights != unknownRights && state.rights&(1<<kmsg.ACLOperationRead) == 0 {
-		return []brokers.Finding{{
-			Severity: brokers.SeverityBlocking, Topic: p.group, Setting: "the user's right on the group", Value: "none", Want: "Read", Why: "the worker cannot join it",
+		return []inspect.Finding{{
+			Severity: inspect.Blocking, Topic: p.group, Setting: "the user's right on the group", Value: "none", Want: "Read", Why: "the worker cannot join it",
 			Fix: b.options.grant([]string{"Read"}, "--group "+shell(p.group)), See: setUp + "#rights-of-a-worker",
 		}}, nil
 	}
@@ -122,7 +122,7 @@ func (b *Broker) surveyGroup(ctx context.Context, p plan) ([]brokers.Finding, er
 }
 
 // strangers finds members of the group that are no workers.
-func (o Options) strangers(p plan, state groupState) []brokers.Finding {
+func (o Options) strangers(p plan, state groupState) []inspect.Finding {
 	if slices.Contains([]string{"", eager, cooperative}, state.protocol) { // not known while the group forms
 		return nil
 	}
@@ -135,16 +135,16 @@ func (o Options) strangers(p plan, state groupState) []brokers.Finding {
 	if len(names) == 0 {
 		return nil
 	}
-	f := brokers.Finding{
-		Severity: brokers.SeverityBlocking, Topic: p.group, Setting: "protocol of the group", Value: state.protocol, Want: cooperative,
+	f := inspect.Finding{
+		Severity: inspect.Blocking, Topic: p.group, Setting: "protocol of the group", Value: state.protocol, Want: cooperative,
 		Why: fmt.Sprintf("%d other consumers are in the group, and Kafka lets only consumers of one kind share it: %s", len(names), strings.Join(names, ", ")),
 		Fix: "stop them, or choose another group", See: setUp + "#groups",
 	}
 	if state.protocol == newProtocol {
-		f.Severity = brokers.SeverityNoted
+		f.Severity = inspect.Noted
 		f.Why = fmt.Sprintf("%d other consumers are in the group: they take their share, and messages that were done out of order are handled again when they commit: %s", len(names), strings.Join(names, ", "))
 	}
-	return []brokers.Finding{f}
+	return []inspect.Finding{f}
 }
 
 // workerTopics are the topics that a member of a group reads beside delay topics,

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
@@ -61,7 +62,7 @@ func TestConsumersOfTheNewProtocol(t *testing.T) {
 		})
 		w := s.open()
 		found := w.Capabilities().Findings
-		if len(found) != 1 || found[0].Severity != brokers.SeverityNoted || found[0].Value != kafka.NewProtocol || !strings.Contains(found[0].Why, "1 other consumers") {
+		if len(found) != 1 || found[0].Severity != inspect.Noted || found[0].Value != kafka.NewProtocol || !strings.Contains(found[0].Why, "1 other consumers") {
 			s.Errorf("findings: %v", found)
 		}
 		if _, err := s.heartbeat(-1); err != nil { // leaves

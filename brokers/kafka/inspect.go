@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 // checking is the page about what Inspect finds beyond Open.
@@ -28,7 +29,7 @@ const overdue = 15 * time.Minute
 // Open gives them, unless the topics that are read have as few; and delay topics in
 // which a retry waits for more than 15 minutes longer than any delay. With Options.Rack
 // it finds why partitions are read from leaders elsewhere.
-func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 	sub.Group = cmp.Or(sub.Group, b.options.Group)
 	found, err := b.inspect(ctx, sub)
 	if err != nil {
@@ -37,7 +38,7 @@ func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 	return found, nil
 }
 
-func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 	plan, err := b.options.plan(sub)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 
 // hasFewPartitions is about a delay topic with fewer partitions than the topics that
 // are read, and than Open gives it.
-func (q quality) hasFewPartitions(topics map[string]int, usual int) []brokers.Finding {
+func (q quality) hasFewPartitions(topics map[string]int, usual int) []inspect.Finding {
 	most := 0
 	for _, n := range topics {
 		most = max(most, n)
@@ -77,15 +78,15 @@ func (q quality) hasFewPartitions(topics map[string]int, usual int) []brokers.Fi
 	if q.state.partitions >= min(usual, most) {
 		return nil
 	}
-	return []brokers.Finding{{
-		Severity: brokers.SeverityNoted, Topic: q.name, Setting: "partitions", Value: strconv.Itoa(q.state.partitions), Want: want, See: checking,
+	return []inspect.Finding{{
+		Severity: inspect.Noted, Topic: q.name, Setting: "partitions", Value: strconv.Itoa(q.state.partitions), Want: want, See: checking,
 		Why: "retries go through fewer workers than the messages that come in, and wait for each other in their indexes",
 		Fix: fmt.Sprintf("kafka-topics.sh --alter --topic %s --partitions %s", q.name, want),
 	}}
 }
 
 // waiting looks at how long the oldest retry of a delay topic has waited.
-func (b *Broker) waiting(ctx context.Context, p plan, q quality) ([]brokers.Finding, error) {
+func (b *Broker) waiting(ctx context.Context, p plan, q quality) ([]inspect.Finding, error) {
 	var all []partition
 	for n := range q.state.partitions {
 		all = append(all, partition{q.name, n})
@@ -157,13 +158,13 @@ func firstWaiting(records []*record, done *progress) time.Time {
 }
 
 // late finds that a retry waits for longer than any delay of its topic.
-func (q quality) late(group string, lag int64, oldest, now time.Time) []brokers.Finding {
+func (q quality) late(group string, lag int64, oldest, now time.Time) []inspect.Finding {
 	most, age := q.longest+overdue, now.Sub(oldest).Truncate(time.Second)
 	if oldest.IsZero() || age <= most {
 		return nil
 	}
-	return []brokers.Finding{{
-		Severity: brokers.SeverityNoted, Topic: q.name, Setting: "oldest waiting retry", Value: fmt.Sprintf("%v old (up to %d wait)", age, lag), Want: fmt.Sprintf("at most %v", most), See: checking,
+	return []inspect.Finding{{
+		Severity: inspect.Noted, Topic: q.name, Setting: "oldest waiting retry", Value: fmt.Sprintf("%v old (up to %d wait)", age, lag), Want: fmt.Sprintf("at most %v", most), See: checking,
 		Why: fmt.Sprintf("it was due: no worker of the group %q runs, or its workers do not keep up, and what is older than the retention of the topic is lost", group),
 		Fix: "kafka-consumer-groups.sh --describe --group " + shell(group),
 	}}

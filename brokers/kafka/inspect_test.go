@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
@@ -71,7 +71,7 @@ func TestFirstWaiting(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, name string, found []brokers.Finding, want string) {
+func check(t *testing.T, name string, found []inspect.Finding, want string) {
 	t.Helper()
 	if want == "" && len(found) == 0 {
 		return

@@ -8,7 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
@@ -27,7 +27,7 @@ type node struct {
 }
 
 // racks finds why a worker with Options.Rack reads from leaders in other racks.
-func (b *Broker) racks(ctx context.Context) ([]brokers.Finding, error) {
+func (b *Broker) racks(ctx context.Context) ([]inspect.Finding, error) {
 	if b.options.Rack == "" {
 		return nil, nil
 	}
@@ -64,7 +64,7 @@ func (c *client) nodes(ctx context.Context) (nodes []node, err error) {
 }
 
 // judgeRacks finds what keeps brokers from naming replicas in the rack of the worker.
-func (o Options) judgeRacks(nodes []node) (found []brokers.Finding) {
+func (o Options) judgeRacks(nodes []node) (found []inspect.Finding) {
 	var racks, without, hidden []string
 	for _, n := range nodes {
 		name := "broker " + strconv.Itoa(n.id)
@@ -77,22 +77,22 @@ func (o Options) judgeRacks(nodes []node) (found []brokers.Finding) {
 	}
 	slices.Sort(racks)
 	if !slices.Contains(racks, o.Rack) {
-		found = append(found, brokers.Finding{
-			Topic: "cluster", Setting: rackSetting, Value: strings.Trim(strings.Join(slices.Compact(racks), ", "), ", "), Want: o.Rack, Severity: brokers.SeverityNoted, See: checking,
+		found = append(found, inspect.Finding{
+			Topic: "cluster", Setting: rackSetting, Value: strings.Trim(strings.Join(slices.Compact(racks), ", "), ", "), Want: o.Rack, Severity: inspect.Noted, See: checking,
 			Why: "no broker is in Options.Rack, so partitions are read from their leaders, in whatever rack these are",
 			Fix: "correct Options.Rack, or set broker.rack=" + o.Rack + " in server.properties of the brokers there, and restart them",
 		})
 	}
 	if len(without) > 0 {
-		found = append(found, brokers.Finding{
-			Topic: strings.Join(without, ", "), Setting: selector, Want: rackAware, Severity: brokers.SeverityNoted, See: checking,
+		found = append(found, inspect.Finding{
+			Topic: strings.Join(without, ", "), Setting: selector, Want: rackAware, Severity: inspect.Noted, See: checking,
 			Why: "as a leader it names no replica in Options.Rack, so its partitions are read from itself",
 			Fix: "set " + selector + "=" + rackAware + " in server.properties, and restart it",
 		})
 	}
 	if len(hidden) > 0 {
-		found = append(found, brokers.Finding{
-			Topic: strings.Join(hidden, ", "), Setting: selector, Severity: brokers.SeverityUnverified, See: checking,
+		found = append(found, inspect.Finding{
+			Topic: strings.Join(hidden, ", "), Setting: selector, Severity: inspect.Unverified, See: checking,
 			Why: "the user may not see whether it names replicas in Options.Rack",
 			Fix: o.grant([]string{describe}, "--cluster"),
 		})

@@ -11,7 +11,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 // setUp is the page about topics and rights.
@@ -82,7 +82,7 @@ func intOf(setting string) int {
 type rule struct {
 	setting  string
 	roles    []role
-	severity brokers.Severity
+	severity inspect.Severity
 	good     string
 	least    func(q quality) int
 	want     func(q quality) int // unless it is good, or the least
@@ -101,31 +101,31 @@ var (
 // rules are for topics that others may have made, in the order of their harm. Of the
 // rules for a setting only the first that a topic breaks counts.
 var rules = []rule{
-	{setting: "cleanup.policy", roles: copies, severity: brokers.SeverityBlocking, good: "delete",
+	{setting: "cleanup.policy", roles: copies, severity: inspect.Blocking, good: "delete",
 		why: "compaction drops {copies} with equal keys"},
-	{setting: "retention.bytes", roles: []role{delays}, severity: brokers.SeverityBlocking, good: "-1",
+	{setting: "retention.bytes", roles: []role{delays}, severity: inspect.Blocking, good: "-1",
 		why: "retries are deleted because there are many"},
-	{setting: "retention.ms", roles: []role{delays}, severity: brokers.SeverityBlocking, least: quality.leastRetention, want: afterLong,
+	{setting: "retention.ms", roles: []role{delays}, severity: inspect.Blocking, least: quality.leastRetention, want: afterLong,
 		why: "retries wait there for up to {delay}, and for the end of an outage: the least is {least}"},
-	{setting: "retention.ms", roles: []role{entry}, severity: brokers.SeverityNoted, least: quality.leastRetention, want: afterLong, // its owner decides on it
+	{setting: "retention.ms", roles: []role{entry}, severity: inspect.Noted, least: quality.leastRetention, want: afterLong, // its owner decides on it
 		why: "the broker deletes messages of that age, even if no worker has handled them yet, as in an outage. Retries take up to {delay}: the least is {least}"},
-	{setting: "retention.ms", roles: []role{letters}, severity: brokers.SeverityNoted, least: func(quality) int { return int(briefLetters.Milliseconds()) }, want: func(quality) int { return -1 },
+	{setting: "retention.ms", roles: []role{letters}, severity: inspect.Noted, least: func(quality) int { return int(briefLetters.Milliseconds()) }, want: func(quality) int { return -1 },
 		why: "dead letters are deleted after so long, whether anybody has looked at them or not"},
 	// What a producer stores counts as it is, compressed or not.
-	{setting: "max.message.bytes", roles: copies, severity: brokers.SeverityBlocking, least: func(q quality) int { return q.like.largest }, want: withRoom,
+	{setting: "max.message.bytes", roles: copies, severity: inspect.Blocking, least: func(q quality) int { return q.like.largest }, want: withRoom,
 		why: "messages of up to {largest} bytes come in, and their copies have more headers: those that do not fit stop their partition"},
-	{setting: "max.message.bytes", roles: copies, severity: brokers.SeverityNoted, least: withRoom,
+	{setting: "max.message.bytes", roles: copies, severity: inspect.Noted, least: withRoom,
 		why: "it leaves no room for the headers of copies of the largest messages, of up to {largest} bytes: those that do not fit are not copied, or lose their body"},
-	{setting: replicas, roles: copies, severity: brokers.SeverityNoted, least: func(q quality) int { return q.like.replicas },
+	{setting: replicas, roles: copies, severity: inspect.Noted, least: func(q quality) int { return q.like.replicas },
 		why: "{copies} are lost with fewer brokers than the messages that come in"},
-	{setting: replicas, roles: messages, severity: brokers.SeverityNoted, least: quality.leastReplicas,
+	{setting: replicas, roles: messages, severity: inspect.Noted, least: quality.leastReplicas,
 		why: "it is on one of {brokers} brokers: it stands still while that is down, and is lost with its disk"},
-	{setting: "min.insync.replicas", roles: copies, severity: brokers.SeverityNoted,
+	{setting: "min.insync.replicas", roles: copies, severity: inspect.Noted,
 		least: func(q quality) int { return min(q.like.inSync, q.state.replication) }, want: func(q quality) int { return q.like.inSync },
 		why: "{copies} are confirmed by fewer brokers than the messages that come in, and lost with them"},
-	{setting: "min.insync.replicas", roles: messages, severity: brokers.SeverityNoted, least: quality.leastInSync,
+	{setting: "min.insync.replicas", roles: messages, severity: inspect.Noted, least: quality.leastInSync,
 		why: "what a single broker has confirmed is lost with its disk, although others have copies of the topic"},
-	{setting: "unclean.leader.election.enable", roles: messages, severity: brokers.SeverityNoted, good: "false",
+	{setting: "unclean.leader.election.enable", roles: messages, severity: inspect.Noted, good: "false",
 		why: "a replica that is behind may become the leader, and what it lacks is lost, confirmed or not"},
 }
 
@@ -153,9 +153,9 @@ func (q quality) leastInSync() int {
 }
 
 // judge finds all that is wrong with a topic.
-func (q quality) judge() (found []brokers.Finding) {
+func (q quality) judge() (found []inspect.Finding) {
 	for _, r := range rules {
-		told := slices.ContainsFunc(found, func(f brokers.Finding) bool { return f.Setting == r.setting })
+		told := slices.ContainsFunc(found, func(f inspect.Finding) bool { return f.Setting == r.setting })
 		if f, broken := r.judge(q); broken && !told {
 			found = append(found, f)
 		}
@@ -163,7 +163,7 @@ func (q quality) judge() (found []brokers.Finding) {
 	return found
 }
 
-func (r rule) judge(q quality) (f brokers.Finding, broken bool) {
+func (r rule) judge(q quality) (f inspect.Finding, broken bool) {
 	value := q.settings[r.setting]
 	if r.setting == replicas {
 		value = strconv.Itoa(q.state.replication)
@@ -191,13 +191,13 @@ func (r rule) judge(q quality) (f brokers.Finding, broken bool) {
 	if r.setting == replicas {
 		fix = "kafka-reassign-partitions.sh; or delete it when it is empty, set Options.Replication and let Run create it anew"
 	}
-	return brokers.Finding{Severity: r.severity, Topic: q.name, Setting: r.setting, Value: value, Want: want, Why: why, Fix: fix, See: setUp}, true
+	return inspect.Finding{Severity: r.severity, Topic: q.name, Setting: r.setting, Value: value, Want: want, Why: why, Fix: fix, See: setUp}, true
 }
 
 // gap is a finding of what is not there. A topic that is read is its owner's to
 // shape, and all others are as Open makes them.
-func (q quality) gap(why string) brokers.Finding {
-	f := brokers.Finding{Severity: brokers.SeverityBlocking, Missing: true, Topic: q.name, Why: why, See: setUp}
+func (q quality) gap(why string) inspect.Finding {
+	f := inspect.Finding{Severity: inspect.Blocking, Missing: true, Topic: q.name, Why: why, See: setUp}
 	if q.role == entry {
 		f.Why += ": correct the name, or create it"
 		f.Fix = "kafka-topics.sh --create --if-not-exists --topic " + q.name
@@ -245,7 +245,7 @@ const describe = "DescribeConfigs"
 
 // rightsOn finds the rights that the user lacks on a topic. Without DescribeConfigs
 // work goes on, and who only reads takes topics as they are.
-func (o Options) rightsOn(q quality, readOnly bool) []brokers.Finding {
+func (o Options) rightsOn(q quality, readOnly bool) []inspect.Finding {
 	var has, lacks, wants []string
 	for _, right := range rights {
 		wanted := slices.Contains(right.roles, q.role)
@@ -261,14 +261,14 @@ func (o Options) rightsOn(q quality, readOnly bool) []brokers.Finding {
 	if len(lacks) == 0 {
 		return nil
 	}
-	f := brokers.Finding{
-		Severity: brokers.SeverityBlocking, Topic: q.name, Setting: "the user's right", Value: cmp.Or(strings.Join(has, ", "), "none"), Want: strings.Join(wants, ", "),
+	f := inspect.Finding{
+		Severity: inspect.Blocking, Topic: q.name, Setting: "the user's right", Value: cmp.Or(strings.Join(has, ", "), "none"), Want: strings.Join(wants, ", "),
 		Why: "the worker cannot work without it", Fix: o.grant(lacks, "--topic "+q.name), See: setUp + "#rights-of-a-worker",
 	}
 	if slices.Equal(lacks, []string{describe}) {
-		f.Severity, f.Why = brokers.SeverityUnverified, "nobody could look at its settings: with some of them messages are lost"
+		f.Severity, f.Why = inspect.Unverified, "nobody could look at its settings: with some of them messages are lost"
 	}
-	return []brokers.Finding{f}
+	return []inspect.Finding{f}
 }
 
 // grant is the command that gives the user rights.

@@ -8,7 +8,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 func TestRules(t *testing.T) {
@@ -16,8 +16,8 @@ func TestRules(t *testing.T) {
 		"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1", "max.message.bytes": "1114124",
 		"min.insync.replicas": "2", "unclean.leader.election.enable": "false",
 	}
-	type costs map[role]brokers.Severity // of topics that have a finding
-	const refused, noted = brokers.SeverityBlocking, brokers.SeverityNoted
+	type costs map[role]inspect.Severity // of topics that have a finding
+	const refused, noted = inspect.Blocking, inspect.Noted
 	for _, tt := range []struct {
 		setting, value string
 		costs          costs
@@ -91,19 +91,19 @@ func TestRights(t *testing.T) {
 		role     role
 		rights   int32
 		readOnly bool
-		severity brokers.Severity // 0 for no finding
+		severity inspect.Severity // 0 for no finding
 		grants   string
 	}{
 		{delays, unknownRights, false, 0, ""},
 		{delays, read | write | configs, false, 0, ""},
-		{delays, read | configs, false, brokers.SeverityBlocking, "--operation Write --topic"},
-		{delays, 0, false, brokers.SeverityBlocking, "--operation Read --operation Write --operation DescribeConfigs --topic"},
-		{delays, read | write, false, brokers.SeverityUnverified, "--operation DescribeConfigs --topic"},
-		{entry, read, false, brokers.SeverityUnverified, "--operation DescribeConfigs --topic"},
+		{delays, read | configs, false, inspect.Blocking, "--operation Write --topic"},
+		{delays, 0, false, inspect.Blocking, "--operation Read --operation Write --operation DescribeConfigs --topic"},
+		{delays, read | write, false, inspect.Unverified, "--operation DescribeConfigs --topic"},
+		{entry, read, false, inspect.Unverified, "--operation DescribeConfigs --topic"},
 		{entry, read, true, 0, ""},
-		{entry, configs, true, brokers.SeverityBlocking, "--operation Read --topic"},
+		{entry, configs, true, inspect.Blocking, "--operation Read --topic"},
 		{letters, write | configs, false, 0, ""},
-		{letters, read | configs, false, brokers.SeverityBlocking, "--operation Write --topic"},
+		{letters, read | configs, false, inspect.Blocking, "--operation Write --topic"},
 		{receipts, write, false, 0, ""},
 	} {
 		found := Options{SASL: plain.Mechanism{Username: "it's me"}}.rightsOn(quality{name: "topic", role: tt.role, state: topicState{rights: tt.rights}}, tt.readOnly)

@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
@@ -24,7 +25,7 @@ type source struct {
 	topics map[string]bool // that messages may be of
 	member *member
 
-	findings     []brokers.Finding
+	findings     []inspect.Finding
 	decompressed int // bytes that a batch may become
 
 	// These belong to the goroutine that joins, and to that of a generation.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 // Start is where a group begins with a partition for which it has committed nothing:
@@ -55,7 +55,7 @@ func (s Start) String() string {
 }
 
 // surveyStart finds the partitions without a commit, where the group has others.
-func (b *Broker) surveyStart(ctx context.Context, p plan) ([]brokers.Finding, error) {
+func (b *Broker) surveyStart(ctx context.Context, p plan) ([]inspect.Finding, error) {
 	var all []partition
 	for _, topic := range p.topics {
 		for n := range p.known[topic] {
@@ -85,21 +85,21 @@ func (b *Broker) surveyStart(ctx context.Context, p plan) ([]brokers.Finding, er
 
 // judge finds where a group begins with partitions that have records and no commit, of
 // topics with so many partitions.
-func (s Start) judge(group string, topics map[string]int, open []partition) (found []brokers.Finding) {
+func (s Start) judge(group string, topics map[string]int, open []partition) (found []inspect.Finding) {
 	for len(open) > 0 {
 		topic := open[0].topic
 		var numbers []string
 		for ; len(open) > 0 && open[0].topic == topic; open = open[1:] {
 			numbers = append(numbers, strconv.Itoa(open[0].number))
 		}
-		f := brokers.Finding{
-			Severity: brokers.SeverityNoted, Topic: topic, See: setUp + "#where-a-group-begins",
+		f := inspect.Finding{
+			Severity: inspect.Noted, Topic: topic, See: setUp + "#where-a-group-begins",
 			Why: fmt.Sprintf("%d of %d partitions with messages have no commit of the group %q: they begin %s (Options.Start)", len(numbers), topics[topic], group, s),
 			Fix: fmt.Sprintf("kafka-consumer-groups.sh --group %s --topic %s:%s --reset-offsets --to-latest --execute, or --to-earliest, while no worker runs",
 				shell(group), topic, strings.Join(numbers, ",")),
 		}
 		if s.kind == committed {
-			f.Severity = brokers.SeverityBlocking
+			f.Severity = inspect.Blocking
 			f.Why = fmt.Sprintf("%d of %d partitions have messages and no commit of the group %q, and Options.Start is StartCommitted", len(numbers), topics[topic], group)
 		}
 		found = append(found, f)

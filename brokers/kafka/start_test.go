@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
@@ -42,7 +43,7 @@ func TestStart(t *testing.T) {
 				ds, errs := w.receive(4 + len(tt.want))
 				s.noErrors(errs)
 				s.sameBodies("from a partition with a commit and two without", ds, append([]string{"b0", "c0", "c1", "c2"}, tt.want...))
-				if found := uncommitted(w); len(found) != 1 || found[0].Severity != brokers.SeverityNoted ||
+				if found := uncommitted(w); len(found) != 1 || found[0].Severity != inspect.Noted ||
 					!strings.Contains(found[0].Why, "2 of 4 partitions") || !strings.Contains(found[0].Why, tt.says) || !strings.Contains(found[0].Fix, s.topic+":1,2 ") {
 					s.Errorf("findings: %v", found)
 				}
@@ -89,8 +90,8 @@ func TestStartRefuses(t *testing.T) {
 }
 
 // uncommitted are the findings about commits: a cluster has others, of replicas.
-func uncommitted(w *worker) []brokers.Finding {
-	return slices.DeleteFunc(slices.Clone(w.Capabilities().Findings), func(f brokers.Finding) bool {
+func uncommitted(w *worker) []inspect.Finding {
+	return slices.DeleteFunc(slices.Clone(w.Capabilities().Findings), func(f inspect.Finding) bool {
 		return !strings.Contains(f.Why, "commit of the group")
 	})
 }

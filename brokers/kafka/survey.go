@@ -14,14 +14,14 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // survey is what there is of a plan.
 type survey struct {
 	topics   []quality
-	findings []brokers.Finding
+	findings []inspect.Finding
 }
 
 // A topic that was made a moment ago is not known to all brokers: it is asked for so
@@ -34,7 +34,7 @@ const (
 // establish looks at all that p needs, and refuses it, or creates what is missing;
 // with Options.Verify it creates nothing. It returns what the group reads, and what
 // it takes as it is.
-func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState, []brokers.Finding, error) {
+func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState, []inspect.Finding, error) {
 	found, err := b.survey(ctx, p)
 	if err != nil {
 		return nil, nil, err
@@ -44,7 +44,7 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 	if err != nil {
 		return nil, nil, err
 	}
-	absent = slices.DeleteFunc(absent, func(f brokers.Finding) bool { return f.Severity == brokers.SeverityNoted })
+	absent = slices.DeleteFunc(absent, func(f inspect.Finding) bool { return f.Severity == inspect.Noted })
 	taken, err := adapter.Taken(append(found.findings, absent...))
 	if err != nil {
 		return nil, nil, err
@@ -165,19 +165,19 @@ func (s survey) missing() (missing []quality) {
 
 // absent finds for each topic that is missing whether Open creates it, which is noted.
 // It has the cluster say why it would not, and creates nothing.
-func (b *Broker) absent(ctx context.Context, missing []quality) (found []brokers.Finding, err error) {
+func (b *Broker) absent(ctx context.Context, missing []quality) (found []inspect.Finding, err error) {
 	var errs map[string]error
 	if !b.options.Verify {
 		errs, err = b.client.tryCreate(ctx, missing)
 	}
 	for _, q := range missing {
-		var f brokers.Finding
+		var f inspect.Finding
 		switch refusal := errs[q.name]; {
 		case b.options.Verify:
 			f = q.gap("there is no such topic, and Options.Verify lets Run create none")
 		case refusal == nil || errors.Is(refusal, kafka.TopicAlreadyExists):
 			f = q.gap("there is no such topic: the first worker that starts creates it")
-			f.Severity = brokers.SeverityNoted
+			f.Severity = inspect.Noted
 		case is(refusal, kafka.TopicAuthorizationFailed, kafka.ClusterAuthorizationFailed):
 			f = q.gap("there is no such topic, and the user may not create it")
 		default:

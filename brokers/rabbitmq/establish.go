@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
@@ -23,7 +24,7 @@ type survey struct {
 	missing  []queue
 	denied   []error            // why the user cannot declare some of them
 	absent   map[string]binding // exchanges by name
-	findings []brokers.Finding
+	findings []inspect.Finding
 }
 
 // establish looks at all that t needs, and refuses it, or declares what is missing;
@@ -118,9 +119,9 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 }
 
 // gaps are what is missing: blocking where Open declares none of it.
-func (s survey) gaps(verify bool) (gaps []brokers.Finding) {
+func (s survey) gaps(verify bool) (gaps []inspect.Finding) {
 	missing := func(name, what string) {
-		f := brokers.Finding{Severity: brokers.SeverityBlocking, Missing: true, Topic: name, Why: "there is no such " + what, See: existing,
+		f := inspect.Finding{Severity: inspect.Blocking, Missing: true, Topic: name, Why: "there is no such " + what, See: existing,
 			Fix: "import the definitions that redrive doctor --topology prints, with rabbitmqctl import_definitions"}
 		switch {
 		case verify:
@@ -128,7 +129,7 @@ func (s survey) gaps(verify bool) (gaps []brokers.Finding) {
 		case s.denied != nil:
 			f.Why += ", and the user may not declare what is missing"
 		default:
-			f.Severity = brokers.SeverityNoted
+			f.Severity = inspect.Noted
 			f.Why += ": the first worker that starts declares it"
 			f.Fix = "start a worker, or " + f.Fix
 		}
@@ -287,11 +288,11 @@ func (l *link) lookAt(x binding, s *survey) error {
 	case e == nil:
 		return err
 	case e.Code == amqp.AccessRefused:
-		s.findings = append(s.findings, brokers.Finding{Severity: brokers.SeverityUnverified, Topic: x.exchange, See: existing,
+		s.findings = append(s.findings, inspect.Finding{Severity: inspect.Unverified, Topic: x.exchange, See: existing,
 			Why: fmt.Sprintf("that it is a durable %s exchange could not be compared: the broker does that only for users with the right to configure it", x.kind),
 			Fix: "grant that right, or look yourself"})
 	case e.Code == amqp.PreconditionFailed:
-		s.findings = append(s.findings, brokers.Finding{Severity: brokers.SeverityBlocking, Topic: x.exchange, See: existing,
+		s.findings = append(s.findings, inspect.Finding{Severity: inspect.Blocking, Topic: x.exchange, See: existing,
 			Why: fmt.Sprintf("the exchange must be a durable %s exchange, and retries and dead letters would not arrive: %s", x.kind, e.Reason),
 			Fix: "delete it when it is empty and let Run declare it anew"})
 	default:
@@ -314,7 +315,7 @@ func (l *link) bind(x binding, s *survey) error {
 	if e == nil || e.Code != amqp.AccessRefused || fresh || !old {
 		return err
 	}
-	s.findings = append(s.findings, brokers.Finding{Severity: brokers.SeverityUnverified, Topic: x.queue, See: existing,
+	s.findings = append(s.findings, inspect.Finding{Severity: inspect.Unverified, Topic: x.queue, See: existing,
 		Why: fmt.Sprintf("its binding to the exchange %q (routing key %q) could not be made sure of: that takes the rights to write to the queue and to read from the exchange", x.exchange, x.key),
 		Fix: "grant them, or see to the binding yourself"})
 	return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
@@ -27,7 +28,7 @@ const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/ch
 // queues of the prefix that are empty and that no delay of sub reaches; and a clock
 // that differs from this machine's by more than a second. What of these the user may
 // not see is unverified.
-func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 	found, err := b.inspect(ctx, sub)
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: inspect %q: %w", sub.Topics, err)
@@ -35,7 +36,7 @@ func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 	return found, nil
 }
 
-func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 	if err := b.names.check(sub, b.names.longestTopic()); err != nil {
 		return nil, err
 	}
@@ -62,10 +63,10 @@ func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 }
 
 // inspectCluster looks at what Open does not.
-func (b *Broker) inspectCluster(ctx context.Context, vhost string, t topology, s survey) (found []brokers.Finding) {
+func (b *Broker) inspectCluster(ctx context.Context, vhost string, t topology, s survey) (found []inspect.Finding) {
 	unseen := func(what string, err error) {
 		if err != nil {
-			found = append(found, brokers.Finding{Severity: brokers.SeverityUnverified, Topic: what, Why: err.Error(), See: checking,
+			found = append(found, inspect.Finding{Severity: inspect.Unverified, Topic: what, Why: err.Error(), See: checking,
 				Fix: "see to it that the user may use the management API: nodes need the tag monitoring"})
 		}
 	}
@@ -96,7 +97,7 @@ func (b *Broker) runningNodes(ctx context.Context) (names []string, err error) {
 
 // lonely are the quorum queues with one member where there are more nodes: those
 // that workers made count as one.
-func (b *Broker) lonely(queues []quality, nodes []string) (found []brokers.Finding) {
+func (b *Broker) lonely(queues []quality, nodes []string) (found []inspect.Finding) {
 	if len(nodes) < 2 {
 		return nil
 	}
@@ -122,20 +123,20 @@ func (b *Broker) lonely(queues []quality, nodes []string) (found []brokers.Findi
 // nodes.
 const replicas = 3
 
-func onOneNode(q quality, nodes []string, what, pattern string) brokers.Finding {
+func onOneNode(q quality, nodes []string, what, pattern string) inspect.Finding {
 	others := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { return node == q.members[0] })
 	var commands []string
 	for _, node := range others[:min(len(others), replicas-1)] {
 		commands = append(commands, fmt.Sprintf("rabbitmq-queues grow %s all --vhost-pattern %s --queue-pattern %s", shell(node), shell("^"+regexp.QuoteMeta(q.vhost)+"$"), shell(pattern)))
 	}
-	f := q.finding(brokers.SeverityNoted, "members", q.members[0], fmt.Sprintf("%d nodes", min(len(nodes), replicas)),
+	f := q.finding(inspect.Noted, "members", q.members[0], fmt.Sprintf("%d nodes", min(len(nodes), replicas)),
 		fmt.Sprintf("%s is on one of %d nodes: it stands still while that is down, and is lost with its disk", what, len(nodes)), strings.Join(commands, " && "))
 	f.See = checking
 	return f
 }
 
 // unused are the delay queues of the prefix that t does without.
-func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []brokers.Finding, err error) {
+func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []inspect.Finding, err error) {
 	var page struct {
 		Items []struct {
 			Name     string `json:"name"`
@@ -152,7 +153,7 @@ func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []
 		if needed || !strings.HasPrefix(q.Name, shelves) || q.Messages == nil || *q.Messages > 0 {
 			continue
 		}
-		found = append(found, brokers.Finding{Severity: brokers.SeverityNoted, Topic: q.Name, See: checking,
+		found = append(found, inspect.Finding{Severity: inspect.Noted, Topic: q.Name, See: checking,
 			Why: "it is empty, and no delay of these topics is so long: unless other workers have the same prefix and longer delays, nobody needs it",
 			Fix: fmt.Sprintf("rabbitmqctl delete_queue -p %s %s", shell(vhost), shell(q.Name))})
 	}
@@ -160,7 +161,7 @@ func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []
 }
 
 // health finds alarms, and a clock that is off.
-func (b *Broker) health(ctx context.Context) (found []brokers.Finding, err error) {
+func (b *Broker) health(ctx context.Context) (found []inspect.Finding, err error) {
 	before := time.Now()
 	answer, err := b.get(ctx, nil, "health", "checks", "alarms")
 	if err != nil {
@@ -190,7 +191,7 @@ func (b *Broker) health(ctx context.Context) (found []brokers.Finding, err error
 		if a.Resource == "file descriptors" {
 			why = "the node takes no new connections until it is over"
 		}
-		found = append(found, brokers.Finding{Severity: brokers.SeverityNoted, Topic: a.Node, Setting: a.Resource + " alarm", Value: "in effect", Want: "none", Why: why, See: checking,
+		found = append(found, inspect.Finding{Severity: inspect.Noted, Topic: a.Node, Setting: a.Resource + " alarm", Value: "in effect", Want: "none", Why: why, See: checking,
 			Fix: fmt.Sprintf("see what uses the %s on that node, and free some", a.Resource)})
 	}
 	return found, err

@@ -19,6 +19,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
@@ -278,8 +279,8 @@ func TestInspectWithoutRights(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		b := open(w.T, w.options(w.user("^$", ".*", ".*"), false))
 		found, err := b.Inspect(w.Context(), w.subscription(w.topic+".missing"))
-		missing := slices.DeleteFunc(found, func(f brokers.Finding) bool {
-			return !f.Missing || f.Severity != brokers.SeverityBlocking || !strings.Contains(f.Why, "the user may not declare")
+		missing := slices.DeleteFunc(found, func(f inspect.Finding) bool {
+			return !f.Missing || f.Severity != inspect.Blocking || !strings.Contains(f.Why, "the user may not declare")
 		})
 		if err != nil || len(missing) != 3 { // of the topic, its retries and its dead letters
 			w.Errorf("found %v, error %v, want 3 queues that are missing", found, err)

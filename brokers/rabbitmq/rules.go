@@ -12,7 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 // role is what a queue is for, and so what may be asked of it.
@@ -45,7 +45,7 @@ type quality struct {
 }
 
 // rule finds one fault of a queue. An empty why finds none.
-type rule func(q quality) brokers.Finding
+type rule func(q quality) inspect.Finding
 
 // rules are for queues that others may have made, in the order of their harm.
 var rules = []rule{
@@ -56,9 +56,9 @@ var rules = []rule{
 }
 
 // judge finds all that is wrong with a queue.
-func (q quality) judge() (found []brokers.Finding) {
+func (q quality) judge() (found []inspect.Finding) {
 	if q.unknown {
-		return []brokers.Finding{q.finding(brokers.SeverityUnverified, "", "", "",
+		return []inspect.Finding{q.finding(inspect.Unverified, "", "", "",
 			"its arguments could not be compared: the broker does that only for users with the right to configure the queue",
 			"grant that right, or give the address of the management API (Options.ManagementURL)")}
 	}
@@ -84,111 +84,111 @@ const (
 	typeStream  = "stream"
 )
 
-func (q quality) finding(s brokers.Severity, setting, value, want, why, fix string) brokers.Finding {
-	return brokers.Finding{Severity: s, Topic: q.name, Setting: setting, Value: value, Want: want, Why: why, Fix: fix, See: existing}
+func (q quality) finding(s inspect.Severity, setting, value, want, why, fix string) inspect.Finding {
+	return inspect.Finding{Severity: s, Topic: q.name, Setting: setting, Value: value, Want: want, Why: why, Fix: fix, See: existing}
 }
 
 // another is the way out where arguments cannot be changed.
 const another = "arguments cannot be changed: delete the queue when it is empty and let Run declare it anew, or use another name"
 
-func isStream(q quality) brokers.Finding {
+func isStream(q quality) inspect.Finding {
 	if q.kind != typeStream {
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
-	return q.finding(brokers.SeverityBlocking, argType, typeStream, typeQuorum, "nothing can be taken out of a stream, and all of it is read again", "read it with a client of streams, or use another name")
+	return q.finding(inspect.Blocking, argType, typeStream, typeQuorum, "nothing can be taken out of a stream, and all of it is read again", "read it with a client of streams, or use another name")
 }
 
-func isFleeting(q quality) brokers.Finding {
+func isFleeting(q quality) inspect.Finding {
 	if len(q.flaws) == 0 {
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
-	return q.finding(brokers.SeverityBlocking, q.flaws[0], "", "", "what is in it is lost when the broker restarts, or when its consumer leaves", another)
+	return q.finding(inspect.Blocking, q.flaws[0], "", "", "what is in it is lost when the broker restarts, or when its consumer leaves", another)
 }
 
 // expiry is about time that a queue gives its messages, or itself.
 func expiry(setting, why string) rule {
-	return func(q quality) brokers.Finding {
+	return func(q quality) inspect.Finding {
 		n, set := q.args[setting].(int64)
 		if !set {
-			return brokers.Finding{}
+			return inspect.Finding{}
 		}
-		return q.finding(brokers.SeverityBlocking, setting, strconv.FormatInt(n, 10), "not set", why, q.without(strings.TrimPrefix(setting, "x-")))
+		return q.finding(inspect.Blocking, setting, strconv.FormatInt(n, 10), "not set", why, q.without(strings.TrimPrefix(setting, "x-")))
 	}
 }
 
-func dropsHead(q quality) brokers.Finding {
+func dropsHead(q quality) inspect.Finding {
 	overflow := cmp.Or(q.text(argOverflow), overflowDrop)
 	for _, limit := range []string{argMaxLength, argMaxBytes} {
 		if n, set := q.args[limit].(int64); set && overflow == overflowDrop {
-			return q.finding(brokers.SeverityBlocking, argOverflow, overflow, overflowReject, fmt.Sprintf("above %s of %d the oldest messages are lost", limit, n)+q.unless(),
+			return q.finding(inspect.Blocking, argOverflow, overflow, overflowReject, fmt.Sprintf("above %s of %d the oldest messages are lost", limit, n)+q.unless(),
 				q.mend(map[string]any{"overflow": overflowReject}))
 		}
 	}
-	return brokers.Finding{}
+	return inspect.Finding{}
 }
 
 // limitsDeliveries is about a limit that deployments alone use up.
-func limitsDeliveries(q quality) brokers.Finding {
+func limitsDeliveries(q quality) inspect.Finding {
 	n, set := q.args[argLimit].(int64)
 	if q.kind != typeQuorum || !set || n >= deliveryLimit || n < 0 && q.drops {
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
-	severity, why := brokers.SeverityBlocking, "a message is lost that came back so often, as in deployments and crashes: the queue has no dead-letter exchange"
+	severity, why := inspect.Blocking, "a message is lost that came back so often, as in deployments and crashes: the queue has no dead-letter exchange"
 	fix := ""
 	if q.text(argExchange) == "" {
 		why += q.unless()
 		fix = q.mend(q.netPolicy(), beside...)
 	} else {
-		severity, why = brokers.SeverityNoted, "the broker itself dead-letters a message that came back so often, as in deployments and crashes, without its story"
+		severity, why = inspect.Noted, "the broker itself dead-letters a message that came back so often, as in deployments and crashes, without its story"
 		fix = q.mend(map[string]any{"delivery-limit": deliveryLimit})
 	}
 	return q.finding(severity, argLimit, strconv.FormatInt(n, 10), strconv.Itoa(deliveryLimit), why, fix)
 }
 
 // losesDeaths is about what the broker itself gives up.
-func losesDeaths(q quality) brokers.Finding {
+func losesDeaths(q quality) inspect.Finding {
 	if q.kind != typeQuorum || q.role == receipts {
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
 	exchange := q.text(argExchange)
 	switch {
 	case exchange == "" && q.role == letters:
 		if _, set := q.args[argLimit]; set || !q.drops {
-			return brokers.Finding{}
+			return inspect.Finding{}
 		}
-		return q.finding(brokers.SeverityNoted, argLimit, "", strconv.Itoa(unlimited), "the broker drops a dead letter that was looked at and given back 20 times",
+		return q.finding(inspect.Noted, argLimit, "", strconv.Itoa(unlimited), "the broker drops a dead letter that was looked at and given back 20 times",
 			q.mend(map[string]any{"delivery-limit": -1}))
 	case exchange == "" && !q.kept:
-		return brokers.Finding{}
+		return inspect.Finding{}
 	case exchange == "":
-		return q.finding(brokers.SeverityNoted, argExchange, "", q.queue.args[argExchange].(string),
+		return q.finding(inspect.Noted, argExchange, "", q.queue.args[argExchange].(string),
 			"a message with which all workers die is dropped by the broker after 20 deliveries, and one that no dead letter has room for stays with the worker",
 			q.mend(q.netPolicy(), beside...))
 	case q.role == entry && (q.text(argStrategy) != atLeastOnce || q.text(argOverflow) != overflowReject):
-		return q.finding(brokers.SeverityNoted, argStrategy, q.text(argStrategy), atLeastOnce, "what the broker itself dead-letters may be lost on its way",
+		return q.finding(inspect.Noted, argStrategy, q.text(argStrategy), atLeastOnce, "what the broker itself dead-letters may be lost on its way",
 			q.mend(map[string]any{"dead-letter-strategy": atLeastOnce, "overflow": overflowReject}))
 	}
-	return brokers.Finding{}
+	return inspect.Finding{}
 }
 
-func isClassic(q quality) brokers.Finding {
+func isClassic(q quality) inspect.Finding {
 	if q.kind != typeClassic {
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
 	why := "it is on one node alone"
 	if q.role == entry {
 		why += ", and does not count deliveries: a message that kills its workers is never found, and is delivered again without end"
 	}
-	return q.finding(brokers.SeverityNoted, argType, typeClassic, typeQuorum, why, "move to a quorum queue, as the page says")
+	return q.finding(inspect.Noted, argType, typeClassic, typeQuorum, why, "move to a quorum queue, as the page says")
 }
 
 // isUnread is about policies of queues that others have made: arguments of ours
 // win over them.
-func isUnread(q quality) brokers.Finding {
+func isUnread(q quality) inspect.Finding {
 	if q.read || maps.EqualFunc(q.args, q.queue.args, func(a, b any) bool { return a == b }) {
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
-	return q.finding(brokers.SeverityUnverified, "policy", "not visible to AMQP", "",
+	return q.finding(inspect.Unverified, "policy", "not visible to AMQP", "",
 		"a policy could have messages expire, or drop the oldest ones", "look with rabbitmqctl list_queues name policy, or give the address of the management API (Options.ManagementURL)")
 }
 
@@ -200,9 +200,9 @@ var harmless = []string{
 }
 
 // compare finds how a queue of ours differs from what it must be.
-func (q quality) compare() (found []brokers.Finding) {
+func (q quality) compare() (found []inspect.Finding) {
 	differs := func(setting, value, want string) {
-		found = append(found, q.finding(brokers.SeverityBlocking, setting, value, want, "retries would be late, lost or stuck", another))
+		found = append(found, q.finding(inspect.Blocking, setting, value, want, "retries would be late, lost or stuck", another))
 	}
 	if q.kind != typeQuorum {
 		differs(argType, q.kind, typeQuorum)

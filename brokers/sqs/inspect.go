@@ -18,6 +18,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
@@ -34,7 +35,7 @@ const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/ch
 // dead letters they have, and a clock that differs from this machine's by more than a
 // second. Of rights it finds those whose lack SQS tells before it looks at what a call
 // asks for: each is asked for by a call that cannot do anything.
-func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 	found, err := b.inspectAll(ctx, sub)
 	if err != nil {
 		return nil, fmt.Errorf("sqs: inspect %q: %w", printable(sub.Topics...), err)
@@ -42,7 +43,7 @@ func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]broke
 	return found, nil
 }
 
-func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 	if err := check(sub, termsOf(sub, b.options)); err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]br
 		return nil, err
 	}
 	topics := slices.Sorted(maps.Keys(sites))
-	more := make([][]brokers.Finding, len(topics))
+	more := make([][]inspect.Finding, len(topics))
 	err = b.each(len(topics), func(i int) (err error) {
 		more[i], err = b.inspectOne(ctx, sub, sites[topics[i]])
 		return err
@@ -64,10 +65,10 @@ func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]br
 }
 
 // inspectOne finds what Open does not of one queue.
-func (b *Broker) inspectOne(ctx context.Context, sub brokers.Subscription, s *site) ([]brokers.Finding, error) {
+func (b *Broker) inspectOne(ctx context.Context, sub brokers.Subscription, s *site) ([]inspect.Finding, error) {
 	switch {
 	case s.missing && b.options.Create && creatable(s.topic):
-		return []brokers.Finding{s.gap(sub, true)}, nil
+		return []inspect.Finding{s.gap(sub, true)}, nil
 	case s.missing:
 		return nil, nil
 	}
@@ -76,36 +77,36 @@ func (b *Broker) inspectOne(ctx context.Context, sub brokers.Subscription, s *si
 }
 
 // more is a finding that Open does not have.
-func (s *site) more(severity brokers.Severity, setting, value, want, why, fix string) []brokers.Finding {
+func (s *site) more(severity inspect.Severity, setting, value, want, why, fix string) []inspect.Finding {
 	f := s.finding(severity, setting, value, want, why, fix)
 	f.See = checking
-	return []brokers.Finding{f}
+	return []inspect.Finding{f}
 }
 
 // barelyKeeps is about messages that SQS itself moves from s, which keep their age. On
 // FIFO queues they do not.
-func (s *site) barelyKeeps() []brokers.Finding {
+func (s *site) barelyKeeps() []inspect.Finding {
 	if s.net == nil || isFIFO(s.topic) || s.net.attrs.retention == 0 || s.net.attrs.retention != s.attrs.retention || s.attrs.retention == retention {
 		return nil
 	}
-	return s.net.more(brokers.SeverityNoted, nameRetention, inSeconds(s.net.attrs.retention), inSeconds(retention),
+	return s.net.more(inspect.Noted, nameRetention, inSeconds(s.net.attrs.retention), inSeconds(retention),
 		fmt.Sprintf("what SQS itself moves here from %q keeps its age, and is deleted when it would have been deleted there", s.topic),
 		s.net.mend(nameRetention, inSeconds(retention)))
 }
 
-func (s *site) isPlain() []brokers.Finding {
+func (s *site) isPlain() []inspect.Finding {
 	if !s.attrs.plain {
 		return nil
 	}
-	return s.more(brokers.SeverityNoted, nameManaged, "false", "true", "messages are stored unencrypted", s.mend(nameManaged, "true"))
+	return s.more(inspect.Noted, nameManaged, "false", "true", "messages are stored unencrypted", s.mend(nameManaged, "true"))
 }
 
 // exposesLetters is about letters that are protected less than their messages were.
-func (s *site) exposesLetters() []brokers.Finding {
+func (s *site) exposesLetters() []inspect.Finding {
 	if s.attrs.key == "" || s.letters == nil || s.letters.attrs.arn == "" || s.letters.attrs.key != "" {
 		return nil
 	}
-	return s.letters.more(brokers.SeverityNoted, nameKey, "", s.attrs.key,
+	return s.letters.more(inspect.Noted, nameKey, "", s.attrs.key,
 		fmt.Sprintf("messages of %q are encrypted with a key of yours, and their dead letters are not", s.topic), s.letters.mend(nameKey, s.attrs.key))
 }
 
@@ -144,7 +145,7 @@ const (
 
 // denied finds the rights that a worker lacks on a queue. On FIFO queues nothing is
 // retried by copy.
-func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) ([]brokers.Finding, error) {
+func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) ([]inspect.Finding, error) {
 	isTopic := slices.Contains(sub.Topics, s.topic)
 	sends := slices.Contains(lasting(sub), s.topic) || isTopic && !isFIFO(s.topic) && !sub.ReadOnly()
 	var wants, lacks []string
@@ -168,7 +169,7 @@ func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) 
 	if lacks == nil || err != nil {
 		return nil, err
 	}
-	return s.more(brokers.SeverityBlocking, "the identity's rights", "not "+strings.Join(lacks, ", "), strings.Join(wants, ", "),
+	return s.more(inspect.Blocking, "the identity's rights", "not "+strings.Join(lacks, ", "), strings.Join(wants, ", "),
 		"the worker stops at the first call that it must not make", s.grant(lacks)), nil
 }
 
@@ -199,7 +200,7 @@ func arnOf(s *site) string {
 
 // clock compares the clock of the service with this machine's. A server that does not
 // tell it has none that is off.
-func (b *Broker) clock(ctx context.Context, sites map[string]*site) ([]brokers.Finding, error) {
+func (b *Broker) clock(ctx context.Context, sites map[string]*site) ([]inspect.Finding, error) {
 	for _, s := range sites {
 		if s.missing || s.hidden {
 			continue

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
@@ -232,7 +233,7 @@ func isDenied(err error) bool {
 
 // findings are all that is wrong with the queues of sub. What is missing is, unless it
 // will be created.
-func findings(sub brokers.Subscription, sites map[string]*site, create bool) (found []brokers.Finding) {
+func findings(sub brokers.Subscription, sites map[string]*site, create bool) (found []inspect.Finding) {
 	found = mixed(sub)
 	for _, topic := range slices.Sorted(maps.Keys(sites)) {
 		switch s := sites[topic]; {
@@ -256,7 +257,7 @@ func creatable(topic string) bool { return !strings.Contains(topic, "://") }
 
 // establish looks at all that sub needs, and refuses it, or creates what is missing
 // if Options.Create says so. It returns what it has created, too.
-func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) (sites map[string]*site, found []brokers.Finding, created []string, err error) {
+func (b *Broker) establish(ctx context.Context, sub brokers.Subscription) (sites map[string]*site, found []inspect.Finding, created []string, err error) {
 	create := b.options.Create && !sub.ReadOnly()
 	sites, err = b.survey(ctx, sub)
 	found, refused := adapter.Taken(findings(sub, sites, create))

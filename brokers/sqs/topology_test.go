@@ -11,6 +11,7 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 )
 
@@ -251,7 +252,7 @@ func TestUnverified(t *testing.T) {
 			if err != nil {
 				s.Fatalf("Open, with %+v: %v", tt.fault, err)
 			}
-			if got := src.Capabilities().Findings; len(got) != 1 || got[0].Severity != brokers.SeverityUnverified || got[0].Topic != tt.topic {
+			if got := src.Capabilities().Findings; len(got) != 1 || got[0].Severity != inspect.Unverified || got[0].Topic != tt.topic {
 				s.Errorf("found %v, want that %q was not looked at", got, tt.topic)
 			}
 			s.publish("a")

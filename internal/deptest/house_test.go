@@ -16,7 +16,8 @@ type row struct {
 // those packages share, and for what the command is made of.
 var house = map[string]row{
 	".":                        {tests: []string{"brokers", "brokers/memory", "classify", "consumer", "dlq"}}, // an overview without code
-	"brokers":                  {},
+	"brokers":                  {imports: []string{"brokers/inspect"}},
+	"brokers/inspect":          {},
 	"classify":                 {},
 	"retry":                    {imports: []string{"classify", "settings"}},
 	"retry/budget":             {imports: []string{"settings", "retry/budget/internal/pace"}},
@@ -29,24 +30,24 @@ var house = map[string]row{
 	"internal/text":            {},
 	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
 	"dlq":                      {imports: []string{"brokers", "classify", "brokers/wire", "internal/text"}},
-	"brokers/internal/adapter": {imports: []string{"brokers", "brokers/wire"}},
+	"brokers/internal/adapter": {imports: []string{"brokers", "brokers/inspect", "brokers/wire"}},
 	"brokers/memory":           {imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
-		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
+		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter"},
 		tests:   []string{"brokers/brokertest", "integration/livetest", "integration/rabbitmqtest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
-		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter", "brokers/kafka/internal/cluster", "internal/text"},
+		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter", "brokers/kafka/internal/cluster", "internal/text"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress"},
 	},
 	"brokers/kafka/internal/cluster": {
-		imports: []string{"brokers"},
+		imports: []string{"brokers", "brokers/inspect"},
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go/pkg/kmsg"},
 	},
 	"brokers/sqs": {
-		imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"},
+		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter"},
 		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest", "classify", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/aws"},
 	},
@@ -56,7 +57,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "settings", "internal/handling", "internal/text"},
+		imports: []string{"brokers", "brokers/inspect", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "settings", "internal/handling", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
@@ -72,10 +73,10 @@ func store[T any](topic string, n int, compose func(i int) (T, error), send func
 
 // Taken returns the findings that Open takes, and those that it refuses as a
 // *[brokers.TopologyError], nil if there are none.
-func Taken(findings []brokers.Finding) (taken []brokers.Finding, err error) {
-	var refused []brokers.Finding
+func Taken(findings []inspect.Finding) (taken []inspect.Finding, err error) {
+	var refused []inspect.Finding
 	for _, f := range findings {
-		if f.Severity == brokers.SeverityBlocking {
+		if f.Severity == inspect.Blocking {
 			refused = append(refused, f)
 		} else {
 			taken = append(taken, f)

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 // Clock finds that the clock of host is more than a second off this machine's. It
 // showed date, in whole seconds as HTTP has it, at some time from before to after. See
 // is the address of a page about it.
-func Clock(host, see string, before, after, date time.Time) []brokers.Finding {
+func Clock(host, see string, before, after, date time.Time) []inspect.Finding {
 	off := skew(before, after, date)
 	if off.Abs() <= time.Second {
 		return nil
@@ -20,7 +20,7 @@ func Clock(host, see string, before, after, date time.Time) []brokers.Finding {
 	if off < 0 {
 		direction = "behind"
 	}
-	return []brokers.Finding{{Severity: brokers.SeverityNoted, Topic: host, Setting: "clock", See: see,
+	return []inspect.Finding{{Severity: inspect.Noted, Topic: host, Setting: "clock", See: see,
 		Value: fmt.Sprintf("%v %s this machine", off.Abs().Round(time.Second), direction), Want: "within a second",
 		Why: "workers note by their own clocks when a retry is due: where these differ, retries come early or late",
 		Fix: "synchronize both machines, as with chrony: chronyc tracking"}}

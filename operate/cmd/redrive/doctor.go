@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/budget"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
@@ -30,7 +31,7 @@ const patience = 15 * time.Second
 // inspector is a broker that can say what is wrong with what a subscription needs,
 // and changes nothing.
 type inspector interface {
-	Inspect(context.Context, brokers.Subscription) ([]brokers.Finding, error)
+	Inspect(context.Context, brokers.Subscription) ([]inspect.Finding, error)
 }
 
 func newDoctor(streams term.Streams, open opener) *cobra.Command {
@@ -126,9 +127,9 @@ func (d *desk) doctor(ctx context.Context, v *view, c *config.Config, names []st
 		found[r.Severity]++
 	}
 	d.say("%s: %d blocking, %d unverified, %d noted, %d errors", lookedAt(c, names),
-		found[brokers.SeverityBlocking.String()], found[brokers.SeverityUnverified.String()], found[brokers.SeverityNoted.String()], found[failed])
+		found[inspect.Blocking.String()], found[inspect.Unverified.String()], found[inspect.Noted.String()], found[failed])
 	switch {
-	case found[brokers.SeverityBlocking.String()] > 0:
+	case found[inspect.Blocking.String()] > 0:
 		return errors.New("workers do not start, or would lose messages: mend what is blocking")
 	case found[failed] > 0:
 		return errors.New("not everything was looked at")
@@ -189,7 +190,7 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) []fin
 	defer broker.Close(ctx) // it has sent nothing
 	looks, ok := broker.(inspector)
 	if !ok {
-		return []findingRow{{Severity: brokers.SeverityUnverified.String(), Broker: name, Why: "brokers of the kind " + c.Brokers[name].Kind + " cannot be looked at", See: checking}}
+		return []findingRow{{Severity: inspect.Unverified.String(), Broker: name, Why: "brokers of the kind " + c.Brokers[name].Kind + " cannot be looked at", See: checking}}
 	}
 	rows := withoutGroups(c, name)
 	for nth := 0; ; nth++ {
@@ -198,21 +199,21 @@ func (d *desk) examine(ctx context.Context, c *config.Config, name string) []fin
 			break
 		}
 		for _, sub := range subs {
-			rows = append(rows, inspect(ctx, looks, c, name, sub)...)
+			rows = append(rows, examine(ctx, looks, c, name, sub)...)
 		}
 	}
 	for _, sub := range serve.Reads(c, name) {
-		rows = append(rows, inspect(ctx, looks, c, name, sub)...)
+		rows = append(rows, examine(ctx, looks, c, name, sub)...)
 	}
 	return rows
 }
 
-// inspect looks at the queues and topics that a subscription needs, if there is
+// examine looks at the queues and topics that a subscription needs, if there is
 // time. For a read-only subscription, it returns only findings that are
 // blocking, and none about missing queues or topics: the subscriptions of
 // workers cover the others.
-func inspect(ctx context.Context, looks inspector, c *config.Config, broker string, sub brokers.Subscription) (rows []findingRow) {
-	var found []brokers.Finding
+func examine(ctx context.Context, looks inspector, c *config.Config, broker string, sub brokers.Subscription) (rows []findingRow) {
+	var found []inspect.Finding
 	err := context.Cause(ctx)
 	if err == nil {
 		found, err = looks.Inspect(ctx, sub)
@@ -224,7 +225,7 @@ func inspect(ctx context.Context, looks inspector, c *config.Config, broker stri
 		return []findingRow{failure(broker, strings.Join(sub.Topics, ", "), err)}
 	}
 	for _, r := range rowsOf(broker, c.Brokers[broker], found) {
-		if !sub.ReadOnly() || r.Severity == brokers.SeverityBlocking.String() && !r.Missing {
+		if !sub.ReadOnly() || r.Severity == inspect.Blocking.String() && !r.Missing {
 			rows = append(rows, r)
 		}
 	}
@@ -235,7 +236,7 @@ func inspect(ctx context.Context, looks inspector, c *config.Config, broker stri
 func withoutGroups(c *config.Config, name string) (rows []findingRow) {
 	for _, t := range c.Topics {
 		if t.Broker == name && c.Brokers[name].Kind == config.Kafka && len(t.Groups) == 0 {
-			rows = append(rows, findingRow{Severity: brokers.SeverityUnverified.String(), Broker: name, Topic: t.Name, See: checking,
+			rows = append(rows, findingRow{Severity: inspect.Unverified.String(), Broker: name, Topic: t.Name, See: checking,
 				Why: "the configuration names no groups that read it, so what they need is not known", Fix: "add groups to the topic in the configuration"})
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
@@ -15,7 +15,7 @@ import (
 const failed = "error"
 
 // severities begin with the worst one.
-var severities = []string{failed, brokers.SeverityBlocking.String(), brokers.SeverityUnverified.String(), brokers.SeverityNoted.String()}
+var severities = []string{failed, inspect.Blocking.String(), inspect.Unverified.String(), inspect.Noted.String()}
 
 // findingRow is what redrive doctor finds.
 type findingRow struct {
@@ -52,7 +52,7 @@ type findingRow struct {
 }
 
 // rowsOf are the findings about a broker, or a budget.
-func rowsOf(name string, broker *config.Broker, found []brokers.Finding) (rows []findingRow) {
+func rowsOf(name string, broker *config.Broker, found []inspect.Finding) (rows []findingRow) {
 	for _, f := range found {
 		rows = append(rows, findingRow{
 			Severity: f.Severity.String(), Broker: name, Topic: f.Topic, Missing: f.Missing, Setting: f.Setting, Value: f.Value, Want: f.Want,
@@ -103,9 +103,9 @@ func (r findingRow) what() string {
 
 func (r findingRow) style() term.Style {
 	switch r.Severity {
-	case failed, brokers.SeverityBlocking.String():
+	case failed, inspect.Blocking.String():
 		return term.Red
-	case brokers.SeverityUnverified.String():
+	case inspect.Unverified.String():
 		return term.Yellow
 	}
 	return ""

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/config"
 )
 
 // inspection is what a broker finds when it is looked at.
-type inspection func(context.Context, brokers.Subscription) ([]brokers.Finding, error)
+type inspection func(context.Context, brokers.Subscription) ([]inspect.Finding, error)
 
 // patient is a broker that can be looked at, and that fails the test if anything
 // else is asked of it.
@@ -26,7 +27,7 @@ type patient struct {
 	inspect inspection
 }
 
-func (p patient) Inspect(ctx context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+func (p patient) Inspect(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 	return p.inspect(ctx, sub)
 }
 
@@ -36,7 +37,7 @@ func (patient) Topology(subs ...brokers.Subscription) (string, error) {
 
 func (patient) Close(context.Context) error { return nil }
 
-func isDown(context.Context, brokers.Subscription) ([]brokers.Finding, error) {
+func isDown(context.Context, brokers.Subscription) ([]inspect.Finding, error) {
 	return nil, errors.New("connection refused")
 }
 
@@ -51,23 +52,23 @@ func (s *shop) clinic() {
 
 // finds has a broker find something whatever is asked for.
 func (s *shop) finds(broker string, found ...string) {
-	var list []brokers.Finding
+	var list []inspect.Finding
 	for _, name := range found {
 		list = append(list, findings[name])
 	}
-	s.inspect[broker] = func(context.Context, brokers.Subscription) ([]brokers.Finding, error) { return list, nil }
+	s.inspect[broker] = func(context.Context, brokers.Subscription) ([]inspect.Finding, error) { return list, nil }
 }
 
-var findings = map[string]brokers.Finding{
-	"expires": {Severity: brokers.SeverityBlocking, Topic: "orders", Setting: "x-message-ttl", Value: "60000", Want: "not set",
+var findings = map[string]inspect.Finding{
+	"expires": {Severity: inspect.Blocking, Topic: "orders", Setting: "x-message-ttl", Value: "60000", Want: "not set",
 		Why: "what nobody has taken by then is lost", Fix: "take it out of the policy", See: "https://example.com/existing"},
-	"unread": {Severity: brokers.SeverityUnverified, Topic: "orders-dead", Setting: "policy", Value: "not visible to AMQP",
+	"unread": {Severity: inspect.Unverified, Topic: "orders-dead", Setting: "policy", Value: "not visible to AMQP",
 		Why: "a policy could have messages expire", Fix: "give the address of the management API (Options.ManagementURL)"},
-	"missing": {Severity: brokers.SeverityBlocking, Topic: "payments-dead", Missing: true, Why: "there is no such topic",
+	"missing": {Severity: inspect.Blocking, Topic: "payments-dead", Missing: true, Why: "there is no such topic",
 		Fix: "kafka-topics.sh --create --if-not-exists --topic payments-dead --partitions 12 --replication-factor 3 --config cleanup.policy=delete --config retention.ms=-1"},
-	"otherMissing": {Severity: brokers.SeverityBlocking, Topic: "payments-delay", Missing: true, Why: "there is no such topic", Fix: "kafka-topics.sh --create --topic payments-delay"},
-	"toCome":       {Severity: brokers.SeverityNoted, Topic: "orders", Missing: true, Why: "there is no such queue: the first worker that starts declares it"},
-	"noNet":        {Severity: brokers.SeverityNoted, Topic: "visits", Setting: "RedrivePolicy", Why: "a message with which all workers die is lost"},
+	"otherMissing": {Severity: inspect.Blocking, Topic: "payments-delay", Missing: true, Why: "there is no such topic", Fix: "kafka-topics.sh --create --topic payments-delay"},
+	"toCome":       {Severity: inspect.Noted, Topic: "orders", Missing: true, Why: "there is no such queue: the first worker that starts declares it"},
+	"noNet":        {Severity: inspect.Noted, Topic: "visits", Setting: "RedrivePolicy", Why: "a message with which all workers die is lost"},
 }
 
 // TestDoctorOfABudget has the Redis of a budget be down.
@@ -107,7 +108,7 @@ func (s *shop) findsThree(parts ...string) (messages string) {
 func TestDoctorGoesOn(t *testing.T) {
 	inShop(t, func(c *shop) {
 		c.clinic()
-		c.inspect["events"] = func(ctx context.Context, _ brokers.Subscription) ([]brokers.Finding, error) {
+		c.inspect["events"] = func(ctx context.Context, _ brokers.Subscription) ([]inspect.Finding, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
@@ -138,8 +139,8 @@ topics:
   - {name: stock.fifo, broker: cloud, dead: [stock-dead.fifo], collect: true}
 store: {url: letters.db}
 `), 0o600))
-		denied := brokers.Finding{Severity: brokers.SeverityBlocking, Setting: "the identity's rights", Value: "not sqs:ReceiveMessage", Why: "it must not be read", Fix: "grant it"}
-		c.inspect["cloud"] = func(_ context.Context, sub brokers.Subscription) ([]brokers.Finding, error) {
+		denied := inspect.Finding{Severity: inspect.Blocking, Setting: "the identity's rights", Value: "not sqs:ReceiveMessage", Why: "it must not be read", Fix: "grant it"}
+		c.inspect["cloud"] = func(_ context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
 			topic := sub.Topics[0]
 			switch {
 			case topic == "orders":
@@ -148,7 +149,7 @@ store: {url: letters.db}
 				return nil, nil
 			case topic == "orders-dead":
 				denied.Topic = topic
-				return []brokers.Finding{denied, findings["noNet"], findings["missing"]}, nil
+				return []inspect.Finding{denied, findings["noNet"], findings["missing"]}, nil
 			case topic == "receipts": // the subscriptions of workers report that it is missing
 				return nil, brokers.ErrNotFound
 			case topic == "stock-dead.fifo":

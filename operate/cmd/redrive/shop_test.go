@@ -74,8 +74,8 @@ func (s *shop) open(_ context.Context, c *config.Config, name string) (brokers.B
 	if err := s.down[name]; err != nil {
 		return nil, err
 	}
-	if inspect := s.inspect[name]; inspect != nil {
-		return patient{inspect: inspect}, nil
+	if look := s.inspect[name]; look != nil {
+		return patient{inspect: look}, nil
 	}
 	return lent{s.brokers[name]}, nil
 }

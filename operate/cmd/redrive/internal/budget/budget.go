@@ -1,7 +1,7 @@
 // Package budget looks at the Redis through which workers share a retry budget, and
 // says what makes the budget weaker. It changes nothing.
 //
-// No finding is worse than brokers.SeverityNoted: without Redis each worker has its own part of
+// No finding is worse than inspect.Noted: without Redis each worker has its own part of
 // the budget, and a retry is told to wait, never dropped. The clock does not matter, as
 // Redis alone tells the time.
 package budget
@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/inspect"
 )
 
 // page is about the set-up of such a Redis.
@@ -32,11 +32,11 @@ type server struct {
 
 // Inspect returns what is wrong with the Redis of a client. It asks with INFO, which
 // managed servers allow, too, and with CONFIG GET, which they may not.
-func Inspect(ctx context.Context, client *redis.Client) ([]brokers.Finding, error) {
+func Inspect(ctx context.Context, client *redis.Client) ([]inspect.Finding, error) {
 	s := server{address: client.Options().Addr, cli: cli(client.Options())}
 	text, err := client.Info(ctx).Result()
 	if isDenied(err) {
-		return []brokers.Finding{s.finding(brokers.SeverityUnverified, "", "", "", "it may evict the budget, or forget it: the user may not ask (INFO)", s.grant("+info"))}, nil
+		return []inspect.Finding{s.finding(inspect.Unverified, "", "", "", "it may evict the budget, or forget it: the user may not ask (INFO)", s.grant("+info"))}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask Redis at %s: %w", s.address, err)
@@ -47,8 +47,8 @@ func Inspect(ctx context.Context, client *redis.Client) ([]brokers.Finding, erro
 		return nil, fmt.Errorf("ask Redis at %s: %w", s.address, err)
 	}
 	s.saves, s.managed = config["save"], err != nil
-	var found []brokers.Finding
-	for _, rule := range []func(server) brokers.Finding{isReplica, evicts, forgets, cannotSave} {
+	var found []inspect.Finding
+	for _, rule := range []func(server) inspect.Finding{isReplica, evicts, forgets, cannotSave} {
 		if f := rule(s); f.Why != "" {
 			found = append(found, f)
 		}
@@ -71,8 +71,8 @@ func readInfo(text string) map[string]string {
 	return info
 }
 
-func (s server) finding(severity brokers.Severity, setting, value, want, why, fix string) brokers.Finding {
-	return brokers.Finding{Severity: severity, Topic: s.address, Setting: setting, Value: value, Want: want, Why: why, Fix: fix, See: page}
+func (s server) finding(severity inspect.Severity, setting, value, want, why, fix string) inspect.Finding {
+	return inspect.Finding{Severity: severity, Topic: s.address, Setting: setting, Value: value, Want: want, Why: why, Fix: fix, See: page}
 }
 
 // set is the command for a setting, or what to do where that is not allowed.
@@ -87,47 +87,47 @@ func (s server) grant(right string) string {
 	return fmt.Sprintf("%s ACL SETUSER NAME %s", s.cli, right)
 }
 
-func isReplica(s server) brokers.Finding {
+func isReplica(s server) inspect.Finding {
 	if s.info["role"] != "slave" {
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
-	return s.finding(brokers.SeverityNoted, "role", "replica", "primary", "workers cannot write there, and each has its own part of the budget alone",
+	return s.finding(inspect.Noted, "role", "replica", "primary", "workers cannot write there, and each has its own part of the budget alone",
 		"name the primary, "+net.JoinHostPort(s.info["master_host"], s.info["master_port"]))
 }
 
-func evicts(s server) brokers.Finding {
+func evicts(s server) inspect.Finding {
 	const setting, want = "maxmemory-policy", "noeviction"
 	limit, policy := s.info["maxmemory"], s.info["maxmemory_policy"]
 	switch {
 	case policy == "":
-		return s.finding(brokers.SeverityUnverified, setting, "", want, "the server does not say whether it evicts keys, and with them the budget", s.set(setting, want))
+		return s.finding(inspect.Unverified, setting, "", want, "the server does not say whether it evicts keys, and with them the budget", s.set(setting, want))
 	case policy == want || limit == "0":
-		return brokers.Finding{}
+		return inspect.Finding{}
 	}
-	return s.finding(brokers.SeverityNoted, setting, policy, want, "the server may remove the budget to save memory, which begins anew with one token then: retries wait", s.set(setting, want))
+	return s.finding(inspect.Noted, setting, policy, want, "the server may remove the budget to save memory, which begins anew with one token then: retries wait", s.set(setting, want))
 }
 
-func forgets(s server) brokers.Finding {
+func forgets(s server) inspect.Finding {
 	const setting, want = "appendonly", "yes"
 	switch {
 	case s.info["aof_enabled"] == "1" || s.saves != "":
-		return brokers.Finding{}
+		return inspect.Finding{}
 	case s.managed:
-		return s.finding(brokers.SeverityUnverified, setting, "no", want, "whether the server makes snapshots is not to be known: without, a restart has the budget begin anew with one token",
+		return s.finding(inspect.Unverified, setting, "no", want, "whether the server makes snapshots is not to be known: without, a restart has the budget begin anew with one token",
 			"look where the server is configured, or let the user ask: "+s.grant("+config|get"))
 	}
-	return s.finding(brokers.SeverityNoted, setting, "no, and no snapshots", want, "a restart has the budget begin anew with one token: retries wait until more are earned", s.set(setting, want))
+	return s.finding(inspect.Noted, setting, "no, and no snapshots", want, "a restart has the budget begin anew with one token: retries wait until more are earned", s.set(setting, want))
 }
 
 // cannotSave is about a server that takes no writes, as it cannot save them.
-func cannotSave(s server) brokers.Finding {
+func cannotSave(s server) inspect.Finding {
 	for _, setting := range []string{"aof_last_write_status", "rdb_last_bgsave_status"} {
 		if s.info[setting] == "err" {
-			return s.finding(brokers.SeverityNoted, setting, "err", "ok", "a server that cannot save takes no writes, and each worker has its own part of the budget alone",
+			return s.finding(inspect.Noted, setting, "err", "ok", "a server that cannot save takes no writes, and each worker has its own part of the budget alone",
 				"see to the disk of the server: "+s.cli+" INFO persistence")
 		}
 	}
-	return brokers.Finding{}
+	return inspect.Finding{}
 }
 
 // cli begins a command for a server. The password is for whoever runs it to give.
