@@ -20,7 +20,7 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # of the same code do not: the suite of the contract has it with every adapter, and
 # the limit with the consumer. The nightly has it on them, but for the gallery and the
 # documents.
-SIMULATED := ./lab/gallery ./brokers/brokertest ./retry/flow ./retry/breaker ./internal/redisguard ./internal/snippets \
+SIMULATED := ./lab/gallery ./brokers/brokertest ./retry/flow ./retry/breaker ./redisguard ./internal/snippets \
 	./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
 
 # The race detector, but not in SQLite, which is C made Go: it would take three
@@ -187,7 +187,7 @@ rest:
 
 .PHONY: race
 race: ## Test with the race detector what make test runs without it
-	$(GO) test $(RACE) -timeout 30m -skip '^TestLetters$$' ./operate/... ./brokers/brokertest ./retry/... ./internal/redisguard
+	$(GO) test $(RACE) -timeout 30m -skip '^TestLetters$$' ./operate/... ./brokers/brokertest ./retry/... ./redisguard
 
 # The workspace lifts the SDKs to the newest versions, which lab and operate
 # require. Without it they are the oldest, from go.mod.

@@ -25,7 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/idempotency"
-	"github.com/redrive-go/redrive/internal/redisguard"
+	"github.com/redrive-go/redrive/redisguard"
 )
 
 const defaultPrefix = "redrive:idempotency:"

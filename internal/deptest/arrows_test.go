@@ -136,6 +136,8 @@ func TestViolations(t *testing.T) {
 		{"testing in a test kit", pkg{dir: "brokers/brokertest", imports: []string{"testing", ours("brokers")}}, ""},
 		{"lab in the command", pkg{dir: "operate/cmd/redrive", testImports: []string{ours("lab/proof")}}, "operate/cmd/redrive imports lab/proof"},
 		{"internal package in the lab", pkg{dir: "lab/proof", imports: []string{ours("internal/text")}}, "lab/proof imports internal/text"},
+		{"internal package in the command", pkg{dir: "operate/proof", testImports: []string{ours("brokers/internal/adapter")}}, "operate/proof imports brokers/internal/adapter: it uses public packages"},
+		{"internal package of the command", pkg{dir: "operate/cmd/redrive", imports: []string{ours("operate/internal/web")}}, ""},
 		{"internal package of the lab", pkg{dir: "lab/bench/kafka", imports: []string{ours("lab/bench/internal/meter")}}, ""},
 		{"test with too much", pkg{dir: "dlq", testImports: []string{ours("consumer")}}, "dlq (test) imports consumer"},
 		{"SDK of another", pkg{dir: "brokers/rabbitmq", imports: []string{"github.com/aws/smithy-go"}}, "brokers/rabbitmq imports github.com/aws/smithy-go"},

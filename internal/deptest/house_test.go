@@ -26,7 +26,7 @@ var house = map[string]row{
 	"visibility":               {},
 	"settings":                 {},
 	"internal/handling":        {},
-	"internal/redisguard":      {sdk: []string{"github.com/redis/go-redis"}},
+	"redisguard":               {sdk: []string{"github.com/redis/go-redis"}},
 	"internal/text":            {},
 	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
 	"dlq":                      {imports: []string{"brokers", "classify", "brokers/wire", "internal/text"}},
@@ -70,7 +70,7 @@ var house = map[string]row{
 	},
 	"idempotency/storetest": {imports: []string{"brokers", "consumer", "idempotency"}},
 	"idempotency/redisstore": {
-		imports: []string{"idempotency", "internal/redisguard"},
+		imports: []string{"idempotency", "redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"brokers", "brokers/memory", "consumer", "dlq", "integration/redistest"},
 	},
@@ -82,30 +82,30 @@ var house = map[string]row{
 	},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
-		imports: []string{"retry/budget", "retry/budget/internal/pace", "settings", "internal/redisguard"},
+		imports: []string{"retry/budget", "retry/budget/internal/pace", "settings", "redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest", "integration/redistest"},
 	},
 	"operate/config": {
-		imports: []string{"internal/text", "operate/internal/pgaddress", "operate/internal/typo"},
-		tests:   []string{"internal/goldentest"},
+		imports: []string{"operate/internal/text", "operate/internal/pgaddress", "operate/internal/typo"},
+		tests:   []string{"integration/goldentest"},
 		sdk:     []string{"github.com/goccy/go-yaml"},
 	},
 	"operate/internal/pgaddress": {sdk: []string{"github.com/jackc/pgx"}},
 	"operate/cmd/redrive/internal/term": {
-		imports: []string{"internal/text"},
+		imports: []string{"operate/internal/text"},
 		sdk:     []string{"github.com/rivo/uniseg"},
 	},
 	"operate/foreign": {
-		imports: []string{"brokers", "dlq", "internal/text"},
-		tests:   []string{"brokers/wire", "internal/goldentest"},
+		imports: []string{"brokers", "dlq", "operate/internal/text"},
+		tests:   []string{"brokers/wire", "integration/goldentest"},
 	},
 	"operate/collect": {
-		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "settings", "internal/text"},
+		imports: []string{"brokers", "operate/foreign", "operate/store", "retry", "settings", "operate/internal/text"},
 		tests:   []string{"brokers/memory", "dlq"},
 	},
 	"operate/internal/serve": {
-		imports: []string{"brokers", "internal/text", "retry", "operate/collect", "operate/config", "operate/internal/web", "operate/job", "operate/store"},
+		imports: []string{"brokers", "operate/internal/text", "retry", "operate/collect", "operate/config", "operate/internal/web", "operate/job", "operate/store"},
 		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
 		tests:   []string{"brokers/memory", "brokers/sqs", "brokers/sqs/sqstest", "consumer", "dlq"},
 	},
@@ -119,12 +119,12 @@ var house = map[string]row{
 		tests:   []string{"integration/postgrestest", "operate/internal/breaktest"},
 	},
 	"operate/service": {
-		imports: []string{"classify", "httpretry", "internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"classify", "httpretry", "operate/internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
 		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
-		tests:   []string{"integration/postgrestest", "internal/goldentest", "operate/internal/breaktest", "operate/service/scheduletest"},
+		tests:   []string{"integration/postgrestest", "integration/goldentest", "operate/internal/breaktest", "operate/service/scheduletest"},
 	},
 	"operate/service/redisschedule": {
-		imports: []string{"operate/service", "internal/redisguard"},
+		imports: []string{"operate/service", "redisguard"},
 		sdk:     []string{"github.com/redis/go-redis"},
 		tests:   []string{"integration/livetest", "integration/redistest", "operate/service/scheduletest"},
 	},
@@ -139,12 +139,12 @@ var house = map[string]row{
 		sdk:     []string{"github.com/aws"},
 	},
 	"operate/internal/retries": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "internal/text", "operate/internal/web", "operate/service", "operate/service/bodies"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "operate/internal/text", "operate/internal/web", "operate/service", "operate/service/bodies"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
 	"operate/job": {
-		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "settings", "internal/text", "operate/store", "retry"},
+		imports: []string{"brokers", "brokers/wire", "classify", "dlq", "settings", "operate/internal/text", "operate/store", "retry"},
 		tests:   []string{"brokers/memory", "consumer"},
 	},
 	"consumer/consumertest": {

@@ -30,7 +30,7 @@ func violations(pkgs []pkg, rows map[string]row) []string {
 				}
 			}
 		}
-		found = append(found, aroundLab(p)...)
+		found = append(found, betweenModules(p)...)
 		r, ok := rows[p.dir]
 		if !ok {
 			if !slices.ContainsFunc(closed, func(tree string) bool { return within(p.dir, tree) }) {
@@ -46,21 +46,30 @@ func violations(pkgs []pkg, rows map[string]row) []string {
 	return slices.Compact(found)
 }
 
-// aroundLab are imports of the lab by other modules, and of their internal
-// packages by the lab, which shows that the public API is enough.
-func aroundLab(p pkg) []string {
+// betweenModules are imports of the lab by other modules, and of internal packages
+// of another module: that command and lab need none shows that the public API is
+// enough.
+func betweenModules(p pkg) []string {
 	var found []string
 	for _, path := range slices.Concat(p.imports, p.testImports) {
 		ours, isOurs := strings.CutPrefix(path, modulePath+"/")
 		switch {
-		case !isOurs || within(p.dir, "lab") && within(ours, "lab"):
-		case within(ours, "lab"):
+		case !isOurs || moduleOf(ours) == moduleOf(p.dir):
+		case moduleOf(ours) == "lab":
 			found = append(found, fmt.Sprintf("%s imports %s: no other module uses the lab", p.dir, ours))
-		case within(p.dir, "lab") && slices.Contains(strings.Split(ours, "/"), "internal"):
-			found = append(found, fmt.Sprintf("%s imports %s: the lab uses public packages only", p.dir, ours))
+		case slices.Contains(strings.Split(ours, "/"), "internal"):
+			found = append(found, fmt.Sprintf("%s imports %s: it uses public packages of other modules only", p.dir, ours))
 		}
 	}
 	return found
+}
+
+// moduleOf is the directory of the module that a package is in.
+func moduleOf(dir string) string {
+	if first, _, _ := strings.Cut(dir, "/"); first == "lab" || first == "operate" {
+		return first
+	}
+	return "."
 }
 
 // strangers are the imports that are neither standard library, nor

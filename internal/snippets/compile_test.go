@@ -21,7 +21,7 @@ import (
 	_ "github.com/redrive-go/redrive/consumer/consumertest"
 	_ "github.com/redrive-go/redrive/idempotency/redisstore"
 	_ "github.com/redrive-go/redrive/idempotency/sqlstore"
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 )
 
 const modulePath = "github.com/redrive-go/redrive"

@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/flow"
 )

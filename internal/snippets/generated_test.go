@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 )
 
 // TestClassification compares the tables with what classify.Of says of errors

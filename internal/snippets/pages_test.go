@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 )
 
 // must fails the test at once if there is an error.

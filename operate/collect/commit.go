@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/text"
 	"github.com/redrive-go/redrive/operate/foreign"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -155,10 +155,8 @@ func isStoreDown(err error) bool {
 // would come again at once; when its lease or Run ends, it is given back.
 func (c *Collector) refuse(d *brokers.Delivery, err error) error {
 	c.note(func(s *Status) { s.Refused++ })
-	id, _ := text.Line(d.Message.ID, text.MaxShort)
-	topic, _ := text.Line(d.Message.Topic, text.MaxShort)
 	c.cfg.Logger.Error("the store refuses a letter, which stays in the broker", c.attributes(err,
-		slog.String("topic", topic), slog.String("msg_id", id), slog.Int64("bytes", sizeOf(d.Message)))...)
+		slog.String("topic", text.Line(d.Message.Topic, maxName)), slog.String("msg_id", text.Line(d.Message.ID, maxName)), slog.Int64("bytes", sizeOf(d.Message)))...)
 	if c.refused = append(held(c.refused, time.Now()), d); len(c.refused) > mostRefused {
 		return fmt.Errorf("collect: %w: more than %d stay in %s; the error of the last one: %w", ErrRefused, mostRefused, c.cfg.Broker, err)
 	}

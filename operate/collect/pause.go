@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -133,7 +133,11 @@ func (c *Collector) goesOn() {
 	c.note(func(s *Status) { s.Paused, s.Since = nil, time.Time{} })
 }
 
-const maxLog = 2048 // bytes of an error
+// Bounds of texts in the log, in bytes.
+const (
+	maxLog  = 2048 // errors
+	maxName = 256  // topics and IDs
+)
 
 // attributes are those of a line in the log. An error may have texts of letters in
 // it, which may be anything.
@@ -143,8 +147,7 @@ func (c *Collector) attributes(err error, more ...slog.Attr) (args []any) {
 		args = append(args, a)
 	}
 	if err != nil {
-		line, _ := text.Line(err.Error(), maxLog)
-		args = append(args, slog.String("error", line))
+		args = append(args, slog.String("error", text.Line(err.Error(), maxLog)))
 	}
 	return args
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/goldentest"
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/integration/goldentest"
+	"github.com/redrive-go/redrive/operate/internal/text"
 )
 
 // smallest is the least that is a configuration.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/operate/internal/typo"
 )
 
@@ -82,8 +82,7 @@ func (d *decoder) each(key string, n ast.Node, take func(key, name string, value
 	}
 	for _, pair := range values {
 		name, at := pair.Key.GetToken().Value, placeOf(pair.Key.GetToken())
-		word, _ := text.Line(name, text.MaxWord)
-		full := strings.TrimPrefix(key+"."+word, ".")
+		full := strings.TrimPrefix(key+"."+text.Line(name, text.MaxWord), ".")
 		if first, twice := d.lines[full]; twice {
 			d.fault(full, at, fmt.Sprintf("is there twice, first in line %d", first.line), "remove one")
 			continue
@@ -189,8 +188,8 @@ func (d *decoder) scalar(key string, n ast.Node, v reflect.Value) {
 		d.fault(key, start(n), kindOf(n), "put it into quotes")
 	case carriesPassword(word):
 		d.fault(key, start(n), "has a password in it, or an @ that must be %40", "a secret never stands in this file: write it under password")
-	case !text.IsLine(word, text.MaxName):
-		d.fault(key, start(n), "is too long, or has characters that cannot be seen", fmt.Sprintf("use at most %d bytes on one line", text.MaxName))
+	case !text.IsLine(word, maxText):
+		d.fault(key, start(n), "is too long, or has characters that cannot be seen", fmt.Sprintf("use at most %d bytes on one line", maxText))
 	default:
 		if err := set(v, word); err != nil {
 			d.fault(key, start(n), "is no "+err.Error(), "")

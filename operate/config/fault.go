@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/operate/internal/typo"
 )
 
@@ -83,8 +83,7 @@ func sortFaults(faults []*Fault) {
 
 // quoted is a word of the file for a message: short, and on one line.
 func quoted(word string) string {
-	word, _ = text.Line(word, 64)
-	return `"` + word + `"`
+	return `"` + text.Line(word, 64) + `"`
 }
 
 // suggest says which of the words was meant, or which there are.

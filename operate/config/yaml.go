@@ -19,6 +19,7 @@ const (
 	maxFile   = 256 << 10 // bytes
 	maxTokens = 30_000    // each key, value and sign is one
 	maxDepth  = 16        // of [ and {, where the configuration needs 4
+	maxText   = 512       // bytes of a value
 )
 
 // parse returns the tree of a text, or notes why there is none.

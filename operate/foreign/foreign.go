@@ -23,7 +23,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 )
 
 // Format says who wrote a dead letter. It is a word, and stays the same.
@@ -41,8 +41,13 @@ const (
 	Raw         Format = "raw"          // anybody else: what happened is not known
 )
 
-// maxOrigin is how many details of an origin a dead letter can carry.
-const maxOrigin = 16
+// Bounds of what a dead letter can carry.
+const (
+	maxOrigin = 16     // details of an origin
+	maxCount  = 10_000 // attempts and other counters
+	maxName   = 512    // bytes of a key or topic
+	maxShort  = 256    // bytes of a group, a worker or a detail
+)
 
 // Decode reads what an adapter delivered from a dead-letter topic, and says who
 // wrote it. If there are headers of several systems, the one that comes first in
@@ -75,8 +80,8 @@ func Decode(d *brokers.Delivery) (dlq.Entry, Format) {
 // time in the dead-letter topic.
 func carried(m brokers.Meta) brokers.Meta {
 	c := brokers.Meta{
-		IdempotencyKey: exact(m.IdempotencyKey, text.MaxName),
-		RedriveCount:   min(max(m.RedriveCount, 0), text.MaxCount),
+		IdempotencyKey: exact(m.IdempotencyKey, maxName),
+		RedriveCount:   min(max(m.RedriveCount, 0), maxCount),
 		Send:           word(m.Send),
 	}
 	for _, detail := range m.Origin {
@@ -87,7 +92,7 @@ func carried(m brokers.Meta) brokers.Meta {
 
 // withDetail adds a detail to an origin, made safe, if there is room.
 func withDetail(origin brokers.Headers, detail brokers.Header) brokers.Headers {
-	detail.Value, _ = text.Line(detail.Value, text.MaxShort)
+	detail.Value = text.Line(detail.Value, maxShort)
 	detail.Type = word(detail.Type)
 	if len(origin) == maxOrigin || !text.IsWord(detail.Name) || detail.Value == "" {
 		return origin
@@ -143,7 +148,7 @@ func (l *letter) set(f field, value string) {
 	switch f {
 	case ignored:
 	case topic:
-		l.Message.Topic = exact(value, text.MaxName)
+		l.Message.Topic = exact(value, maxName)
 	case publishedAt:
 		l.published(value)
 	case reason:
@@ -155,15 +160,16 @@ func (l *letter) set(f field, value string) {
 	case stack:
 		l.stack = value
 	case group:
-		l.Group = exact(value, text.MaxShort)
+		l.Group = exact(value, maxShort)
 	case deadAt:
-		l.DeadAt = text.Time(value)
+		l.DeadAt = timeOf(value)
 	case deadBy:
-		l.DeadBy, _ = text.Line(value, text.MaxShort)
+		l.DeadBy = text.Line(value, maxShort)
 	case attempt:
-		l.Meta.Attempt = text.Count(value)
+		n, _ := number(value)
+		l.Meta.Attempt = int(min(n, maxCount))
 	case firstFailedAt:
-		l.Meta.FirstFailedAt = text.Time(value)
+		l.Meta.FirstFailedAt = timeOf(value)
 	default:
 		l.Meta.Origin = withDetail(l.Meta.Origin, brokers.Header{Name: f.detail(), Value: value})
 	}
@@ -172,7 +178,7 @@ func (l *letter) set(f field, value string) {
 // published takes the time of the original. If the letter was written after it,
 // that was when the message died.
 func (l *letter) published(value string) {
-	original := text.Time(value)
+	original := timeOf(value)
 	if original.IsZero() {
 		return
 	}

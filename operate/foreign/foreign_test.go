@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 )
 
 // Whoever may write to a dead-letter topic may write anything.

@@ -1,13 +1,12 @@
 package foreign
 
 import (
+	"errors"
 	"math"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redrive-go/redrive/internal/text"
 )
 
 // The forms turn what a peer writes into decimal numbers, times in milliseconds
@@ -34,7 +33,7 @@ func oneMore(value string) string { return plus(value, 1) }
 
 // plus adds to a counter.
 func plus(value string, more int64) string {
-	n, ok := text.Number(value)
+	n, ok := number(value)
 	if !ok {
 		return ""
 	}
@@ -50,7 +49,26 @@ func iso8601(value string) string {
 	if err != nil {
 		return ""
 	}
-	return string(text.AppendTime(nil, t))
+	if t.Unix() < 0 {
+		return ""
+	}
+	return strconv.FormatInt(t.UnixMilli(), 10)
+}
+
+// number reads decimal digits. A number that is too large is the largest one.
+func number(value string) (n int64, ok bool) {
+	u, err := strconv.ParseUint(value, 10, 63)
+	return int64(u), err == nil || errors.Is(err, strconv.ErrRange)
+}
+
+// timeOf reads a time in milliseconds since 1970, up to the end of year 9999.
+func timeOf(value string) time.Time {
+	const most = 253_402_300_799_999
+	ms, ok := number(value)
+	if !ok || ms > most {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
 }
 
 // lastOfURL is the queue in the address of an endpoint, such as

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 )
 
 // golden is a dead letter as an adapter delivers it, and what it tells. From

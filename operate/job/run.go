@@ -13,7 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -321,6 +321,5 @@ const maxCause = 256
 // noteOf is the note of a job whose letters a broker does not take, whatever
 // they are.
 func noteOf(to destination, cause error) string {
-	why, _ := text.Line(cause.Error(), maxCause)
-	return fmt.Sprintf("letters cannot go to %s on %s: %s: mend that first", to.target.Topic, to.target.Broker, why)
+	return fmt.Sprintf("letters cannot go to %s on %s: %s: mend that first", to.target.Topic, to.target.Broker, text.Line(cause.Error(), maxCause))
 }

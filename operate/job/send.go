@@ -10,7 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -116,8 +116,7 @@ func (w *run) judge(letters []store.Sending, errs []error) (misconfigured error)
 			w.unsaved = append(w.unsaved, store.Outcome{Letter: letters[i].ID})
 		case errors.Is(err, brokers.ErrRefused):
 			refused = err
-			why, _ := text.Line(err.Error(), maxCause)
-			w.unsaved = append(w.unsaved, store.Outcome{Letter: letters[i].ID, Refused: why})
+			w.unsaved = append(w.unsaved, store.Outcome{Letter: letters[i].ID, Refused: text.Line(err.Error(), maxCause)})
 		case errors.Is(err, brokers.ErrMisconfigured):
 			misconfigured = err
 		default:

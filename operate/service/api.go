@@ -21,7 +21,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 
 	"github.com/redrive-go/redrive/operate/internal/web"
 	"github.com/redrive-go/redrive/operate/service/bodies"

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -157,6 +157,5 @@ const mostError = 1 << 10
 
 // cut makes what may come from a target safe to keep and to show.
 func cut(s string) string {
-	line, _ := text.Line(s, mostError)
-	return line
+	return text.Line(s, mostError)
 }

@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 )
 
 // hostile sends requests that must be refused, and store nothing. The session has

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 
 	"github.com/redrive-go/redrive/operate/service/bodies"
 )

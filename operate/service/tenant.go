@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 
 	"github.com/redrive-go/redrive/operate/internal/web"
 )

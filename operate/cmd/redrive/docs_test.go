@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 )

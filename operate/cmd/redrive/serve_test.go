@@ -19,7 +19,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/certtest"

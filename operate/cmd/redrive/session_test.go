@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/internal/goldentest"
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/integration/goldentest"
 	"github.com/redrive-go/redrive/operate/config"
+	"github.com/redrive-go/redrive/operate/internal/text"
 )
 
 // secret is what no command may print.
@@ -69,7 +69,7 @@ func (s *shop) prints(ctx context.Context, args []string) string {
 	if strings.Contains(out, secret) {
 		s.Errorf("%q prints a secret: %s", args, out)
 	}
-	if !s.streams.Colour && !text.IsLines(out, len(out)) {
+	if !s.streams.Colour && text.Lines(out) != out {
 		s.Errorf("%q prints characters that a terminal obeys: %q", args, out)
 	}
 	if slices.Contains(args, "json") && got.stdout != "" && !json.Valid([]byte(got.stdout)) {

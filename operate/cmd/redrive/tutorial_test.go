@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/demo"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/text"
 	"github.com/redrive-go/redrive/operate/collect"
+	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -80,7 +80,7 @@ func (k *keeper) run(ctx context.Context, topics []string) error {
 		if !k.lasts {
 			return fmt.Errorf("%s of %s on %s has failed: %w", k.what, strings.Join(topics, ", "), k.broker, err)
 		}
-		if why, _ := text.Line(err.Error(), 2048); said.isDue(why) {
+		if why := text.Line(err.Error(), 2048); said.isDue(why) {
 			k.server.log().Warn(k.what+" does not work: nothing is lost, and it is tried again",
 				slog.String("broker", k.broker), slog.Any("topics", topics), slog.String("error", why))
 		}

@@ -28,8 +28,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/operate/service"
+	"github.com/redrive-go/redrive/redisguard"
 )
 
 const defaultPrefix = "redrive:retry"

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/goldentest"
+	"github.com/redrive-go/redrive/integration/goldentest"
 )
 
 // TestCharts compares charts with the pictures in testdata, which must be XML.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redrive-go/redrive/internal/redisguard"
+	"github.com/redrive-go/redrive/redisguard"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/settings"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/integration/redistest"
-	"github.com/redrive-go/redrive/internal/redisguard"
+	"github.com/redrive-go/redrive/redisguard"
 )
 
 // stub is a server that answers INFO and CONFIG GET, and says no to all else.

@@ -26,9 +26,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/brokers/sqs"
-	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
+	"github.com/redrive-go/redrive/redisguard"
 )
 
 // Broker returns the broker that has a name in the configuration. It reads secrets

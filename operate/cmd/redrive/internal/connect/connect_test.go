@@ -17,9 +17,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/internal/redisguard"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/certtest"
+	"github.com/redrive-go/redrive/redisguard"
 )
 
 // must fails the test at once if there is an error.

@@ -5,10 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/redrive-go/redrive/internal/text"
 )
 
 // JSON returns v as JSON without a line feed at its end: on one line if indent is
@@ -29,22 +28,17 @@ func JSON(v any, prefix, indent string) ([]byte, error) {
 // escaped is JSON whose strings have graphic characters only: outside of strings
 // there are no others.
 func escaped(from []byte) []byte {
-	if text.IsLines(string(from), len(from)) {
-		return from
-	}
 	to := make([]byte, 0, len(from)+64)
-	for len(from) > 0 {
-		r, size := utf8.DecodeRune(from)
-		switch char := string(from[:size]); {
-		case text.IsLines(char, size):
-			to = append(to, char...)
+	for _, r := range string(from) {
+		switch {
+		case r == '\n' || strconv.IsGraphic(r):
+			to = utf8.AppendRune(to, r)
 		case r > 0xffff:
 			high, low := utf16.EncodeRune(r)
 			to = fmt.Appendf(to, `\u%04x\u%04x`, high, low)
 		default:
 			to = fmt.Appendf(to, `\u%04x`, r)
 		}
-		from = from[size:]
 	}
 	return to
 }

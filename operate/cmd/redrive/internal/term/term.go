@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 )
 
 // Streams are the standard streams of a process, and what is known of them.
@@ -70,16 +70,10 @@ func widthOf(terminal *os.File) int {
 const longest = 1 << 30
 
 // Safe is s on one line, with nothing in it that a terminal obeys.
-func Safe(s string) string {
-	s, _ = text.Line(s, longest)
-	return s
-}
+func Safe(s string) string { return text.Line(s, longest) }
 
 // SafeLines is Safe for texts of several lines.
-func SafeLines(s string) string {
-	s, _ = text.Lines(s, longest)
-	return s
-}
+func SafeLines(s string) string { return text.Lines(s) }
 
 // Style is how a text looks where there are colours.
 type Style string

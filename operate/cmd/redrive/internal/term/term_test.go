@@ -13,7 +13,7 @@ import (
 
 	"github.com/rivo/uniseg"
 
-	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/operate/internal/text"
 )
 
 // hostile is what a terminal would obey, or show as something else.
@@ -111,7 +111,7 @@ func TestJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !text.IsLines(string(got), len(got)) || strings.Contains(string(got), "\n") != (indent != "") {
+		if text.Lines(string(got)) != string(got) || strings.Contains(string(got), "\n") != (indent != "") {
 			t.Errorf("indent %q: a terminal obeys %q", indent, got)
 		}
 		var again map[string]string
@@ -197,7 +197,7 @@ func TestConfirm(t *testing.T) {
 		if err := s.Confirm(t.Context(), "This discards 312 letters of "+hostile, 312); !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Errorf("answer %q: error %v, want %v", answer, err, want)
 		}
-		if !text.IsLines(b.String(), b.Len()) || !strings.Contains(b.String(), "Type 312 to go on") {
+		if text.Lines(b.String()) != b.String() || !strings.Contains(b.String(), "Type 312 to go on") {
 			t.Errorf("the question is %q", b.String())
 		}
 	}

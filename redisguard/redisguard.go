@@ -5,6 +5,10 @@
 // It can even make the runtime end the process, which no recover prevents.
 // [Protect] checks each answer before the library reads it, and turns the
 // remaining panics into errors.
+//
+// redisstore.New and redisbudget.New protect their clients. Call Protect for a
+// store or budget of your own, and compare errors with [ErrMalformed] and
+// [ErrPanic].
 package redisguard
 
 import (
