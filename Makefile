@@ -82,7 +82,7 @@ space := $(empty) $(empty)
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## Watch the main job at work on the embedded broker
@@ -107,22 +107,21 @@ offline:
 .PHONY: check
 check: fmt-check vet lint tidy-check test ## Everything that must be green with each commit: format, vet, lint, tidy, tests, coverage
 
-# Each stage runs, whatever the others say. What breaks brokers waits more than it
-# works: what needs none goes beside it, and yields to it.
+# Each half takes an hour at most, and a change needs those that it touches. Every
+# stage runs, whatever the others say.
 .PHONY: nightly
-nightly: ## Everything that takes longer, in an hour: all versions, faults, planted bugs, scenarios, fuzzing, other systems
-	CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going \
-		check on-fakes mutants breaking-and-simulating cluster
+nightly: ## Everything that takes longer, in two halves of an hour at most
+	@$(MAKE) --no-print-directory --keep-going nightly-brokers nightly-simulations
 
-.PHONY: breaking-and-simulating breaking simulating
-breaking-and-simulating:
-	@$(MAKE) --no-print-directory --keep-going -j 2 breaking simulating
+NIGHTLY := CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going
 
-breaking:
-	@failed=; for stage in faults custody service attack; do $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
+.PHONY: nightly-brokers
+nightly-brokers: ## One half: check on all versions of the brokers, cut connections, kills, attacks, clusters
+	$(NIGHTLY) check on-fakes faults custody service attack cluster
 
-simulating:
-	@failed=; for stage in race test-oldest scenarios letters cross fuzz; do nice -n 19 $(MAKE) --no-print-directory $$stage || failed=yes; done; [ -z "$$failed" ]
+.PHONY: nightly-simulations
+nightly-simulations: ## The other half: planted bugs, scenarios, fuzzing, the race detector, oldest SDKs, other systems
+	$(NIGHTLY) mutants race test-oldest scenarios letters cross fuzz
 
 .PHONY: fmt
 fmt: ## Format the code
