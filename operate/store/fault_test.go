@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/integration/postgrestest"
+	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
@@ -104,20 +105,37 @@ func TestNewer(t *testing.T) {
 	})
 }
 
-// TestOlder opens a store with the first schema.
+// TestOlder opens stores that earlier versions wrote: the dumps have the second
+// schema, and the first one with another index.
 func TestOlder(t *testing.T) {
-	onBoth(t, func(t *testing.T, url string) {
-		s := open(t, url)
-		collect(t, s, noon, collected(entry(1)), collected(entry(2)))
-		db := raw(t, url)
-		for _, statement := range []string{"drop index letters_cluster", "create index letters_cluster on letters (cluster, state, at, id)", "update meta set version = 1"} {
-			must(t, errOf(db.Exec(statement)))
-		}
-		same(t, "letters", len(list(t, open(t, url), store.Filter{Cluster: 1}, 10)), 2)
-		var version int
-		must(t, db.QueryRow("select version from meta").Scan(&version))
-		same(t, "version", version, 2)
-	})
+	first := []string{"drop index letters_cluster", "create index letters_cluster on letters (cluster, state, at, id)", "update meta set version = 1"}
+	for version, older := range map[int][]string{1: first, 2: nil} {
+		t.Run(fmt.Sprint("version ", version), func(t *testing.T) {
+			onBoth(t, func(t *testing.T, url string) {
+				db, statements := raw(t, url), []string{goldentest.Read(t, "testdata/older/sqlite.sql")}
+				if _, schema, found := strings.Cut(url, "search_path="); found {
+					schema, _, _ = strings.Cut(schema, "&")
+					statements = []string{"create schema " + schema, goldentest.Read(t, "testdata/older/postgres.sql")}
+				} else {
+					must(t, os.WriteFile(url, nil, 0o600))
+				}
+				for _, statement := range append(statements, older...) {
+					must(t, errOf(db.Exec(statement)))
+				}
+				s := open(t, url)
+				golden := ""
+				for _, v := range everything(t, s) {
+					golden += fmt.Sprintf("%+v\n", v)
+				}
+				goldentest.File(t, "testdata/older/everything.txt", golden)
+				same(t, "letters by their error", idsOf(list(t, s, store.Filter{Cluster: 2}, 10)), []int64{2, 8, 7, 6, 5, 4, 3})
+				gives(t, 0)(s.Collect(t.Context(), noon, []store.Collected{collected(entry(3))})) // it knows that one
+				var now int
+				must(t, db.QueryRow("select version from meta").Scan(&now))
+				same(t, "version", now, 2)
+			})
+		})
+	}
 }
 
 // TestDamaged overwrites pages in the middle of a file.
