@@ -13,7 +13,7 @@ import (
 
 const claimTasks = `update retry_tasks set status = ?, version = version + 1,
 	lease_until = visible + case when next_attempt_at > ? then next_attempt_at else ? end where id in
-	(select id from retry_tasks where id in (IDS) and status = 0 and next_attempt_at <= ? UNLOCKED) returning ` + taskColumns
+	(select id from retry_tasks where id in (?) and status = 0 and next_attempt_at <= ? for update skip locked) returning ` + taskColumns
 
 // Claim makes tasks IN_FLIGHT that are PENDING and due by a time ahead of now, and
 // returns them in the order in which they are due. Each is leased for its visibility
@@ -22,7 +22,7 @@ const claimTasks = `update retry_tasks set status = ?, version = version + 1,
 // UpdatedAt stays.
 func (s *Store) Claim(ctx context.Context, rows []int64, now time.Time, ahead time.Duration) (claimed []Task, err error) {
 	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		claimed, err = tasksOf(ctx, tx, claimTasks, InFlight, now, now, sqldb.IDs(rows), now.Add(ahead))
+		claimed, err = tasksOf(ctx, tx, claimTasks, InFlight, now, now, []int64(rows), now.Add(ahead))
 		return err
 	})
 	slices.SortFunc(claimed, func(a, b Task) int {
@@ -114,7 +114,7 @@ func updateTasks(ctx context.Context, tx sqldb.Tx, outcomes []Outcome) (numbers 
 			t.PrevDelay, t.LastStatus, o.Attempt != nil, t.LastError,
 		}
 	}
-	types := append(slices.Repeat([]string{"bigint"}, 11), "BYTES")
+	types := append(slices.Repeat([]string{"bigint"}, 11), "bytea")
 	const statement = `update retry_tasks set version = version + 1, lease_until = 0, status = v.column3, attempt_number = v.column4,
 		next_attempt_at = v.column5, updated_at = v.column6, first_failed_at = v.column7, budget_since = v.column8,
 		prev_delay = v.column9, last_status = v.column10, attempts = attempts + v.column11, last_error = v.column12

@@ -63,7 +63,7 @@ func (s *Store) Same(ctx context.Context, t Task) (same Task, err error) {
 		return Task{}, err
 	}
 	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
-		found, err := createdTasks(ctx, tx, sqldb.Keys{c.identity})
+		found, err := createdTasks(ctx, tx, [][]byte{c.identity})
 		if err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func insertTasks(ctx context.Context, tx sqldb.Tx, batch []*creation) (map[strin
 		idempotency_key, method, target_url, body_ref, headers, body) select v.* from (values ROWS) as v
 		where exists (select 1 from retry_policies p where p.tenant = v.column4 and p.policy_id = v.column5 and p.version = v.column6)
 		order by v.column2 on conflict do nothing returning id, identity, content, task_id`
-	types := slices.Concat(slices.Repeat([]string{"BYTES"}, 5), slices.Repeat([]string{"bigint"}, 7), slices.Repeat([]string{"BYTES"}, 6))
+	types := slices.Concat(slices.Repeat([]string{"bytea"}, 5), slices.Repeat([]string{"bigint"}, 7), slices.Repeat([]string{"bytea"}, 6))
 	rows := make([][]any, len(batch))
 	for i, c := range batch {
 		t := c.task
@@ -194,7 +194,7 @@ func findCreated(ctx context.Context, tx sqldb.Tx, batch []*creation) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	var keys sqldb.Keys
+	var keys [][]byte
 	for _, c := range batch {
 		keys = append(keys, c.identity)
 	}
@@ -218,9 +218,9 @@ func findCreated(ctx context.Context, tx sqldb.Tx, batch []*creation) error {
 }
 
 // createdTasks returns the tasks that have these identities, by them.
-func createdTasks(ctx context.Context, tx sqldb.Tx, identities sqldb.Keys) (map[string]creation, error) {
+func createdTasks(ctx context.Context, tx sqldb.Tx, identities [][]byte) (map[string]creation, error) {
 	found := map[string]creation{}
-	err := tx.Each(ctx, "select identity, content, "+taskColumns+" from retry_tasks where identity in (KEYS)", []any{identities}, func(scan func(...any) error) error {
+	err := tx.Each(ctx, "select identity, content, "+taskColumns+" from retry_tasks where identity in (?)", []any{identities}, func(scan func(...any) error) error {
 		var c creation
 		var err error
 		c.task, err = scanTask(scan, &c.identity, &c.content)

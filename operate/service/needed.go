@@ -7,12 +7,12 @@ import (
 )
 
 const bodiesOfTasks = `select distinct body_ref from retry_tasks
-	where body_ref in (KEYS) and body_ref <> EMPTY and status in (0, 1, 3)`
+	where body_ref in (?) and body_ref <> '' and status in (0, 1, 3)`
 
 // NeededBodies returns those of refs that tasks need: those that wait or are called,
 // and those that are exhausted, as they may come back.
 func (s *Store) NeededBodies(ctx context.Context, refs []string) (needed []string, err error) {
-	var keys sqldb.Keys
+	var keys [][]byte
 	for _, ref := range refs {
 		keys = append(keys, []byte(ref))
 	}

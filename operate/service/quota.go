@@ -36,7 +36,7 @@ func (q Quotas) of(tenant string) Quota {
 const (
 	waitingOf = "select (select count(*) from retry_tasks where tenant = ? and status = 0) + (select count(*) from retry_tasks where tenant = ? and status = 1)"
 	bytesOf   = `select coalesce(cast(sum(size) as bigint), 0) from (select max(body_size) as size from retry_tasks
-		where tenant = ? and body_size > 0 and status in (0, 1, 3) group by body_ref, case when body_ref = EMPTY then id else 0 end) t`
+		where tenant = ? and body_size > 0 and status in (0, 1, 3) group by body_ref, case when body_ref = '' then id else 0 end) t`
 	policiesOf = "select count(*) from retry_policies where tenant = ?"
 )
 

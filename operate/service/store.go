@@ -83,7 +83,7 @@ func (s *Store) identify(ctx context.Context) error {
 		return err
 	}
 	return s.db.Write(ctx, func(tx sqldb.Tx) error {
-		_, err := tx.Exec(ctx, "update retry_meta set store_id = ? where store_id = EMPTY", rand.Text())
+		_, err := tx.Exec(ctx, "update retry_meta set store_id = ? where store_id = ''", rand.Text())
 		if err != nil {
 			return err
 		}

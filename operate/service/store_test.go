@@ -811,7 +811,7 @@ func TestIndexes(t *testing.T) {
 			args            []any
 			uses            string
 		}{
-			{"Claim", claimTasks, []any{InFlight, noon, noon, sqldb.IDs{1, 2, 3}, after(time.Hour)}, "retry_tasks_pkey"},
+			{"Claim", claimTasks, []any{InFlight, noon, noon, []int64{1, 2, 3}, after(time.Hour)}, "retry_tasks_pkey"},
 			{"Waiting", waitingTasks, []any{noon, 0, 100}, "retry_tasks_waiting"},
 			{"Expire", expiredTasks, []any{noon, 100}, "retry_tasks_leases"},
 			{"Dead", deadTasks, []any{noon, noon, 100}, "retry_tasks_dead"},
@@ -910,7 +910,7 @@ func TestNeededBodies(t *testing.T) {
 		if s.db.Postgres() {
 			return // which reads a table of eight rows as a whole
 		}
-		plan, err := planOf(t.Context(), s, bodiesOfTasks, []any{sqldb.Keys{[]byte("acme/waiting")}})
+		plan, err := planOf(t.Context(), s, bodiesOfTasks, []any{[][]byte{[]byte("acme/waiting")}})
 		if err != nil || !strings.Contains(plan, "retry_tasks_bodies") {
 			t.Errorf("no index is used: %v\n%s", err, plan)
 		}

@@ -15,9 +15,9 @@ const (
 		where status = 0 and (next_attempt_at, id) > (?, ?) order by next_attempt_at, id limit ?`
 	expiredTasks = "select " + taskColumns + " from retry_tasks where status = 1 and lease_until <= ? order by lease_until, id limit ?"
 	deadTasks    = `update retry_tasks set lease_until = ? where id in (select id from retry_tasks
-		where status = 3 and buried = 0 and lease_until <= ? order by lease_until, id limit ? UNLOCKED) returning ` + taskColumns
+		where status = 3 and buried = 0 and lease_until <= ? order by lease_until, id limit ? for update skip locked) returning ` + taskColumns
 	forgetTasks = `delete from retry_tasks where id in (select id from retry_tasks
-		where status > 1 and updated_at < ? and (status <> 3 or buried = 1 or ? = 1) order by updated_at limit ? UNLOCKED)`
+		where status > 1 and updated_at < ? and (status <> 3 or buried = 1 or ? = 1) order by updated_at limit ? for update skip locked)`
 )
 
 // Waiting returns at most limit tasks that are PENDING, in the order in which they

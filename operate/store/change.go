@@ -32,7 +32,7 @@ func (s *Store) History(ctx context.Context, id int64) (changes []Change, err er
 			return err
 		}
 		changes = append(changes, first)
-		const query = `select c.at, c.was, c.state, c.note, coalesce(a.who, EMPTY), coalesce(a.command, EMPTY), coalesce(a.reason, EMPTY), coalesce(a.job, 0)
+		const query = `select c.at, c.was, c.state, c.note, coalesce(a.who, ''), coalesce(a.command, ''), coalesce(a.reason, ''), coalesce(a.job, 0)
 			from changes c left join acts a on a.id = c.act where c.letter = ? order by c.n`
 		return tx.Each(ctx, query, []any{id}, func(scan func(...any) error) error {
 			var c Change
@@ -62,22 +62,17 @@ type AuditListing struct {
 
 // Audit returns what was asked for, the latest first.
 func (s *Store) Audit(ctx context.Context, p Page) (list AuditListing, err error) {
-	from, err := p.from()
-	if err != nil {
-		return list, s.db.Failed(err)
-	}
-	err = s.read(ctx, func(tx conn) error {
+	var acts []Act
+	err = s.readPage(ctx, p, func(tx conn, from key) error {
 		query := "select id, at, who, command, reason, what, job, letters from acts where id < ? order by id desc limit " + strconv.Itoa(p.limit()+1)
 		return tx.Each(ctx, query, []any{from.id}, func(scan func(...any) error) error {
 			var a Act
 			err := scan(&a.ID, sqldb.IntoTime(&a.At), &a.Actor.Who, &a.Actor.Command, &a.Actor.Reason, &a.What, &a.Job, &a.Letters)
-			list.Acts = append(list.Acts, a)
+			acts = append(acts, a)
 			return err
 		})
 	})
-	if n := p.limit(); len(list.Acts) > n {
-		list.Acts, list.Next = list.Acts[:n], key{0, list.Acts[n-1].ID}.String()
-	}
+	list.Acts, list.Next = cut(p, acts, func(a Act) key { return key{0, a.ID} })
 	return list, err
 }
 
@@ -109,8 +104,8 @@ func (c conn) move(ctx context.Context, now time.Time, m move) (int64, error) {
 	if len(m.letters) == 0 {
 		return 0, nil
 	}
-	const moved = " from letters where id in (IDS) and state in (IDS)"
-	d := newDeltas()
+	const moved = " from letters where id in (?) and state in (?)"
+	d := deltas{}
 	query := "select topic, cluster, wave, state, count(*), cast(sum(size) as bigint)" + moved + " group by topic, cluster, wave, state"
 	err := c.Each(ctx, query, []any{m.letters, m.from}, func(scan func(...any) error) error {
 		var topic, cluster, wave, n, bytes int64
@@ -134,7 +129,7 @@ func (c conn) move(ctx context.Context, now time.Time, m move) (int64, error) {
 		return 0, err
 	}
 	note := short(m.note, maxText)
-	_, err = c.Exec(ctx, "insert into changes (letter, n, at, was, state, act, note) select id, changes + 1, cast(? as bigint), state, cast(? as smallint), cast(? as bigint), cast(? as BYTES)"+moved,
+	_, err = c.Exec(ctx, "insert into changes (letter, n, at, was, state, act, note) select id, changes + 1, cast(? as bigint), state, cast(? as smallint), cast(? as bigint), cast(? as bytea)"+moved,
 		now, m.to, m.act, note, m.letters, m.from)
 	if err != nil {
 		return 0, err
@@ -144,7 +139,7 @@ func (c conn) move(ctx context.Context, now time.Time, m move) (int64, error) {
 		set, args = ", wave = ?, failed = 0"+set, append([]any{m.wave}, args...)
 	}
 	args = append([]any{m.to, note, now}, args...)
-	return c.Exec(ctx, "update letters set state = ?, note = ?, changed_at = ?, changes = changes + 1"+set+" where id in (IDS) and state in (IDS)",
+	return c.Exec(ctx, "update letters set state = ?, note = ?, changed_at = ?, changes = changes + 1"+set+" where id in (?) and state in (?)",
 		append(args, m.letters, m.from)...)
 }
 
@@ -178,11 +173,11 @@ func (s *Store) PutBack(ctx context.Context, now time.Time, a Actor, letters []i
 ) (put int64, err error) {
 	var list ids
 	err = s.write(ctx, func(tx conn) (err error) {
-		const free = " from letters where id in (IDS) and state in (IDS)"
+		const free = " from letters where id in (?) and state in (?)"
 		if list, err = tx.Numbers(ctx, "select id"+free+" order by id", ids(letters), discardable()); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "update letters set identity = null where id in (IDS)", list)
+		_, err = tx.Exec(ctx, "update letters set identity = null where id in (?)", list)
 		return err
 	})
 	if err != nil || len(list) == 0 {
@@ -210,7 +205,7 @@ func discardable() []State {
 func (s *Store) Restore(ctx context.Context, now time.Time, a Actor, f Filter) (restored int64, err error) {
 	return s.inSteps(ctx, now, a, "restore", f, []State{StateDiscarded}, func(tx conn, list ids, act int64) (total int64, err error) {
 		for _, state := range discardable() {
-			before, err := tx.Numbers(ctx, "select id from letters where id in (IDS) and was = ?", list, state)
+			before, err := tx.Numbers(ctx, "select id from letters where id in (?) and was = ?", list, state)
 			if err != nil {
 				return 0, err
 			}

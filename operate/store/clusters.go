@@ -44,24 +44,25 @@ type ClusterListing struct {
 // it has seen deaths in that time. Fields that are a letter's own are an error:
 // IDs, UpTo, MessageID, Header and Text.
 func (s *Store) Clusters(ctx context.Context, f Filter, by Order, p Page) (list ClusterListing, err error) {
-	from, err := p.from()
-	if err != nil {
-		return list, s.db.Failed(err)
+	rank := func(g Cluster) key { return key{sqldb.Millis(g.LastAt), g.ID} }
+	if by == ByOpen {
+		rank = func(g Cluster) key { return key{g.Counts.Open(), g.ID} }
 	}
-	err = s.read(ctx, func(tx conn) error {
+	err = s.readPage(ctx, p, func(tx conn, from key) error {
 		if len(f.IDs) > 0 || f.UpTo != 0 || f.MessageID != "" || f.readsContent() {
 			return errors.New("clusters have no IDs, message IDs, headers and texts: filter letters by them")
 		}
 		if err := f.validate(); err != nil {
 			return err
 		}
-		list, err = tx.clusters(ctx, f, by, from, p.limit())
+		found, err := tx.clusters(ctx, f, by, from, p.limit()+1)
+		list.Clusters, list.Next = cut(p, found, rank)
 		return err
 	})
 	return list, err
 }
 
-func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit int) (list ClusterListing, err error) {
+func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit int) (list []Cluster, err error) {
 	rank := "c.last_at"
 	if by == ByOpen {
 		rank = "(" + openSum("c.") + ")"
@@ -76,30 +77,19 @@ func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit 
 		of.and("c.first_at < ?", f.Until)
 	}
 	query := `select c.id, t.broker, t.source, t.topic, c.consumers, c.reason, c.class, c.format, c.error_type, c.fingerprint,
-		c.created_at, c.first_at, c.last_at, c.bytes, ` + rank + `, ` + counters("c.") + `,
-		(select l.error_text from letters l where l.cluster = c.id order by l.at, l.id limit 1)
+		c.created_at, c.first_at, c.last_at, c.bytes, ` + counters("c.") + `,
+		coalesce((select l.error_text from letters l where l.cluster = c.id order by l.at, l.id limit 1), '')
 		from clusters c join topics t on t.id = c.topic where ` + of.String() + `
-		order by ` + rank + ` desc, c.id desc limit ` + strconv.Itoa(limit+1)
-	var last key
+		order by ` + rank + ` desc, c.id desc limit ` + strconv.Itoa(limit)
 	err = c.Each(ctx, query, of.args, func(scan func(...any) error) error {
 		var g Cluster
-		var at key
-		dest := []any{
+		dest := append([]any{
 			&g.ID, &g.Broker, &g.Source, &g.Topic, &g.Group, &g.Reason, &g.Class, &g.Format, &g.ErrorType, &g.Fingerprint,
-			sqldb.IntoTime(&g.CreatedAt), sqldb.IntoTime(&g.FirstAt), sqldb.IntoTime(&g.LastAt), &g.Bytes, &at.at,
-		}
-		var text []byte // null for a cluster without letters
-		dest = append(append(dest, g.Counts.dest()...), &text)
-		if err := scan(dest...); err != nil {
-			return err
-		}
-		if len(list.Clusters) == limit {
-			list.Next = last.String()
-			return nil
-		}
-		g.ErrorText, at.id = string(text), g.ID
-		list.Clusters, last = append(list.Clusters, g), at
-		return nil
+			sqldb.IntoTime(&g.CreatedAt), sqldb.IntoTime(&g.FirstAt), sqldb.IntoTime(&g.LastAt), &g.Bytes,
+		}, g.Counts.dest()...)
+		err := scan(append(dest, &g.ErrorText)...)
+		list = append(list, g)
+		return err
 	})
 	return list, err
 }

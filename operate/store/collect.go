@@ -161,7 +161,7 @@ func (c conn) unknown(ctx context.Context, batch []*arrival) ([]*arrival, error)
 		}
 	}
 	known := map[string]bool{}
-	err := c.Each(ctx, "select identity from letters where identity in (KEYS)", []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, "select identity from letters where identity in (?)", []any{list}, func(scan func(...any) error) error {
 		var identity string
 		err := scan(&identity)
 		known[identity] = true
@@ -197,11 +197,11 @@ func (c conn) add(ctx context.Context, now time.Time, batch []*arrival) error {
 	if err := c.linkPrevious(ctx, now, batch); err != nil {
 		return err
 	}
-	deltas := newDeltas()
+	d := deltas{}
 	for _, a := range batch {
-		deltas.add(a.topicID, a.clusterID, 0, StateCollected, 1, a.size)
+		d.add(a.topicID, a.clusterID, 0, StateCollected, 1, a.size)
 	}
-	return c.count(ctx, deltas)
+	return c.count(ctx, d)
 }
 
 // addTopics gives each letter its topic, after it has added the new ones.
@@ -273,7 +273,7 @@ func (c conn) rowsOf(ctx context.Context, table string, batch []*arrival, key fu
 			list = append(list, k[:])
 		}
 	}
-	err = c.Each(ctx, "select hash, id from "+table+" where hash in (KEYS)", []any{list}, func(scan func(...any) error) error {
+	err = c.Each(ctx, "select hash, id from "+table+" where hash in (?)", []any{list}, func(scan func(...any) error) error {
 		var sum []byte
 		var id int64
 		if err := scan(&sum, &id); err != nil {

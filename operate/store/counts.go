@@ -1,10 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"maps"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -28,64 +28,55 @@ func openSum(prefix string) string {
 	return strings.Join(list, " + ")
 }
 
-// deltas are what a transaction changes about the counters, by the number of a row.
-type deltas struct {
-	topics, clusters, waves map[int64]*delta
+// deltas are what a transaction changes about the counters of rows.
+type deltas map[counted]*delta
+
+type counted struct {
+	table string
+	row   int64
 }
 
 type delta struct {
 	letters [9]int64 // by the code of the state
 	bytes   int64
-	failed  int64
-}
-
-func newDeltas() deltas {
-	return deltas{map[int64]*delta{}, map[int64]*delta{}, map[int64]*delta{}}
 }
 
 // add notes that n letters more are in a state. A wave of 0 is none.
 func (d deltas) add(topic, cluster, wave int64, s State, n, bytes int64) {
-	for _, at := range []struct {
-		of map[int64]*delta
-		id int64
-	}{{d.topics, topic}, {d.clusters, cluster}, {d.waves, wave}} {
-		if at.id == 0 {
+	for _, at := range []counted{{"topics", topic}, {"clusters", cluster}, {"waves", wave}} {
+		if at.row == 0 {
 			continue
 		}
-		if at.of[at.id] == nil {
-			at.of[at.id] = &delta{}
+		if d[at] == nil {
+			d[at] = &delta{}
 		}
-		at.of[at.id].letters[s.code()] += n
-		at.of[at.id].bytes += bytes
+		d[at].letters[s.code()] += n
+		d[at].bytes += bytes
 	}
 }
 
 // count brings the counters up to date.
 func (c conn) count(ctx context.Context, d deltas) error {
-	bytes := func(d *delta) int64 { return d.bytes }
-	if err := c.countRows(ctx, "topics", "bytes", d.topics, bytes); err != nil {
-		return err
+	set := "bytes = bytes + v.column2"
+	for i, s := range States() {
+		set += fmt.Sprintf(", %[1]s = %[1]s + v.column%[2]d", s, 3+i)
 	}
-	if err := c.countRows(ctx, "clusters", "bytes", d.clusters, bytes); err != nil {
-		return err
-	}
-	return c.countRows(ctx, "waves", "failed", d.waves, func(d *delta) int64 { return d.failed })
-}
-
-func (c conn) countRows(ctx context.Context, table, extra string, changed map[int64]*delta, value func(*delta) int64) error {
-	var rows [][]any
-	for _, id := range slices.Sorted(maps.Keys(changed)) {
-		d := changed[id]
-		row := []any{id, value(d)}
-		for _, n := range d.letters {
+	rows := map[string][][]any{}
+	for at, delta := range d {
+		row := []any{at.row, delta.bytes}
+		for _, n := range delta.letters {
 			row = append(row, n)
 		}
-		rows = append(rows, row)
+		rows[at.table] = append(rows[at.table], row)
 	}
-	set := []string{extra + " = " + extra + " + v.column2"}
-	for i, s := range States() {
-		name := string(s)
-		set = append(set, name+" = "+name+" + v.column"+strconv.Itoa(3+i))
+	for _, table := range []string{"topics", "clusters", "waves"} {
+		slices.SortFunc(rows[table], func(a, b []any) int { return cmp.Compare(a[0].(int64), b[0].(int64)) })
+		if table == "waves" { // which count no bytes
+			_, set, _ = strings.Cut(set, ", ")
+		}
+		if err := c.Update(ctx, "update "+table+" set "+set+" from (values ROWS) as v where id = v.column1", rows[table]); err != nil {
+			return err
+		}
 	}
-	return c.Update(ctx, "update "+table+" set "+strings.Join(set, ", ")+" from (values ROWS) as v where id = v.column1", rows)
+	return nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -80,6 +81,27 @@ func (p Page) from() (k key, err error) {
 	return keyOf(p.After)
 }
 
+// readPage is read for a list: f begins behind a place.
+func (s *Store) readPage(ctx context.Context, p Page, f func(tx conn, from key) error) error {
+	return s.read(ctx, func(tx conn) error {
+		from, err := p.from()
+		if err != nil {
+			return err
+		}
+		return f(tx, from)
+	})
+}
+
+// cut cuts the rows that were found to a page, and returns the end of the page if
+// there are more.
+func cut[T any](p Page, rows []T, place func(T) key) (page []T, next string) {
+	n := p.limit()
+	if len(rows) <= n {
+		return rows, ""
+	}
+	return rows[:n], place(rows[n-1]).String()
+}
+
 func keyOf(cursor string) (k key, err error) {
 	if _, err := fmt.Sscanf(cursor, "%d.%d", &k.at, &k.id); err != nil || k.String() != cursor {
 		return key{}, fmt.Errorf("%q is no page: use what the page before said is next", short(cursor, maxText))
@@ -136,7 +158,7 @@ func (f Filter) hasLetters(of *conditions) {
 // index by time.
 func (f Filter) ofRow() (c conditions) {
 	if len(f.IDs) > 0 {
-		c.and("l.id in (IDS)", ids(f.IDs))
+		c.and("l.id in (?)", ids(f.IDs))
 	}
 	if f.MessageID != "" { // the index has blocks of letters
 		c.and(`l.id in (select m.id from letters m where m.message_id = ? and m.id / 4096 in (
@@ -162,7 +184,7 @@ func (f Filter) ofRow() (c conditions) {
 		c.and("(l.cluster in (select c.id from clusters c join topics t on t.id = c.topic where "+of.String()+")) is true", of.args...)
 	}
 	if len(f.States) > 0 {
-		c.and("(l.state in (IDS)) is true", f.States)
+		c.and("(l.state in (?)) is true", f.States)
 	}
 	return c
 }

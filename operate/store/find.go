@@ -29,11 +29,7 @@ const (
 // shift while letters arrive. A page that f selects by content reads at most 2,000
 // letters, so it may have few, or none, and yet not be the last.
 func (s *Store) Letters(ctx context.Context, f Filter, p Page) (list Listing, err error) {
-	from, err := p.from()
-	if err != nil {
-		return list, s.db.Failed(err)
-	}
-	err = s.read(ctx, func(tx conn) error {
+	err = s.readPage(ctx, p, func(tx conn, from key) error {
 		found, err := tx.find(ctx, f, search{from: from, limit: p.limit()})
 		if err != nil {
 			return err
@@ -41,23 +37,10 @@ func (s *Store) Letters(ctx context.Context, f Filter, p Page) (list Listing, er
 		if found.more {
 			list.Next = found.next.String()
 		}
-		list.Letters, err = tx.lettersAt(ctx, found.keys)
+		list.Letters, err = tx.letters(ctx, idsOf(found.keys))
 		return err
 	})
 	return list, err
-}
-
-// lettersAt reads letters and keeps their order.
-func (c conn) lettersAt(ctx context.Context, at []key) ([]Letter, error) {
-	byID, err := c.letters(ctx, idsOf(at))
-	if err != nil {
-		return nil, err
-	}
-	list := make([]Letter, len(at))
-	for i, k := range at {
-		list[i] = byID[k.id]
-	}
-	return list, nil
 }
 
 func idsOf(at []key) ids {
@@ -144,12 +127,12 @@ func (c conn) findContent(ctx context.Context, f Filter, s search) (results, err
 
 // matches reports which letters have what f looks for in their content.
 func (c conn) matches(ctx context.Context, f Filter, list ids) (map[int64]bool, error) {
-	body := "EMPTY" // bodies are large
+	body := "''" // bodies are large
 	if f.Text != "" {
 		body = "c.body"
 	}
 	found := map[int64]bool{}
-	query := "select l.id, l.error_text, c.raw, " + body + " from letters l join contents c on c.letter = l.id where l.id in (IDS)"
+	query := "select l.id, l.error_text, c.raw, " + body + " from letters l join contents c on c.letter = l.id where l.id in (?)"
 	err := c.Each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var id int64
 		var text, raw, body sql.RawBytes

@@ -188,16 +188,9 @@ func (s *Store) Job(ctx context.Context, id int64) (j Job, err error) {
 
 // Jobs returns all jobs, the latest first.
 func (s *Store) Jobs(ctx context.Context, p Page) (list JobListing, err error) {
-	from, err := p.from()
-	if err != nil {
-		return list, s.db.Failed(err)
-	}
-	err = s.read(ctx, func(tx conn) error {
-		list.Jobs, err = tx.jobs(ctx, "j.id < ? order by j.id desc limit "+strconv.Itoa(p.limit()+1), from.id)
-		if len(list.Jobs) > p.limit() {
-			list.Jobs = list.Jobs[:p.limit()]
-			list.Next = key{0, list.Jobs[p.limit()-1].ID}.String()
-		}
+	err = s.readPage(ctx, p, func(tx conn, from key) error {
+		jobs, err := tx.jobs(ctx, "j.id < ? order by j.id desc limit "+strconv.Itoa(p.limit()+1), from.id)
+		list.Jobs, list.Next = cut(p, jobs, func(j Job) key { return key{0, j.ID} })
 		return err
 	})
 	return list, err
@@ -260,7 +253,7 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 		list = append(list, jobs[i].ID)
 	}
 	sum := "cast(sum(" + strings.ReplaceAll("failed, "+counters(""), ", ", ") as bigint), cast(sum(") + ") as bigint)"
-	err := c.Each(ctx, "select job, "+sum+" from waves where job in (IDS) group by job", []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, "select job, "+sum+" from waves where job in (?) group by job", []any{list}, func(scan func(...any) error) error {
 		var job int64
 		var t Tally
 		if err := scan(append([]any{&job, &t.Failed}, t.dest()...)...); err != nil {
@@ -272,7 +265,7 @@ func (c conn) countJobs(ctx context.Context, jobs []Job) error {
 	if err != nil {
 		return err
 	}
-	return c.Each(ctx, "select job, reason, letters from skips where job in (IDS)", []any{list}, func(scan func(...any) error) error {
+	return c.Each(ctx, "select job, reason, letters from skips where job in (?)", []any{list}, func(scan func(...any) error) error {
 		var job, n int64
 		var reason string
 		if err := scan(&job, &reason, &n); err != nil {
@@ -438,7 +431,7 @@ func (s *Store) Lease(ctx context.Context, now time.Time, job int64, owner strin
 // Release gives up a lease, so that others need not wait for its end.
 func (s *Store) Release(ctx context.Context, l Lease) error {
 	return s.write(ctx, func(tx conn) error {
-		_, err := tx.Exec(ctx, "update jobs set owner = EMPTY, until = 0 where id = ? and owner = ?", l.Job, l.Owner)
+		_, err := tx.Exec(ctx, "update jobs set owner = '', until = 0 where id = ? and owner = ?", l.Job, l.Owner)
 		return err
 	})
 }

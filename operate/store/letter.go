@@ -161,16 +161,22 @@ func (l *Letter) columns() []any {
 	}
 }
 
-// letters reads letters by their numbers. Those that are gone are left out.
-func (c conn) letters(ctx context.Context, list ids) (map[int64]Letter, error) {
+// letters reads letters by their numbers, in their order. Those that are gone are
+// left out.
+func (c conn) letters(ctx context.Context, list ids) (letters []Letter, err error) {
 	found := make(map[int64]Letter, len(list))
-	err := c.Each(ctx, "select "+letterColumns+letterTables+"where l.id in (IDS)", []any{list}, func(scan func(...any) error) error {
+	err = c.Each(ctx, "select "+letterColumns+letterTables+"where l.id in (?)", []any{list}, func(scan func(...any) error) error {
 		var l Letter
 		err := scan(l.columns()...)
 		found[l.ID] = l
 		return err
 	})
-	return found, err
+	for _, id := range list {
+		if l, ok := found[id]; ok {
+			letters = append(letters, l)
+		}
+	}
+	return letters, err
 }
 
 // Letter returns a letter by its number, or [ErrNotFound].
@@ -183,7 +189,7 @@ func (s *Store) Letter(ctx context.Context, id int64) (l Letter, err error) {
 		if len(found) == 0 {
 			return fmt.Errorf("letter %d: %w", id, ErrNotFound)
 		}
-		l = found[id]
+		l = found[0]
 		return nil
 	})
 	return l, err

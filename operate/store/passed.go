@@ -90,10 +90,10 @@ func (c conn) passed(ctx context.Context, j Job, planned time.Time) (map[string]
 	of.and("coalesce(w.job, 0) <> ? and l.changed_at >= ?", j.ID, planned)
 	of.and(`l.id in (
 		select id from letters where wave > 0 and changed_at >= ? and wave in (select o.id from waves o join jobs p on p.id = o.job where p.id <> ? and (p.ended_at = 0 or p.ended_at >= ?))
-		union select id from letters where state in (IDS) and changed_at >= ?)`,
+		union select id from letters where state in (?) and changed_at >= ?)`,
 		planned, j.ID, planned, []State{StateConfirmed, StateReturned, StateDiscarded}, planned)
-	of.and("(select h.was from changes h where h.letter = l.id and h.at >= ? order by h.n limit 1) in (IDS)", planned, before)
-	of.and("(l.state not in (IDS) or (l.at, l.id) <= (?, ?))", sendable(), j.queuedTo.at, j.queuedTo.id)
+	of.and("(select h.was from changes h where h.letter = l.id and h.at >= ? order by h.n limit 1) in (?)", planned, before)
+	of.and("(l.state not in (?) or (l.at, l.id) <= (?, ?))", sendable(), j.queuedTo.at, j.queuedTo.id)
 	query := `select l.id, l.state, case when (select count(*) from changes h where h.letter = l.id and h.at >= ? and h.state = ?) > 0 then coalesce(w.job, 0) else 0 end
 		from letters l left join waves w on w.id = l.wave where ` + of.String()
 	reasonOf := map[int64]string{}

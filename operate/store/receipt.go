@@ -52,7 +52,7 @@ func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []dlq.Rece
 				}
 			}
 		}
-		_, err = tx.Exec(ctx, "update topics set receipt_at = ? where receipt_at < ? and id in (select topic from letters where id in (IDS))", now, now, letters)
+		_, err = tx.Exec(ctx, "update topics set receipt_at = ? where receipt_at < ? and id in (select topic from letters where id in (?))", now, now, letters)
 		return err
 	})
 	if err != nil {
@@ -85,7 +85,7 @@ func (c conn) learn(ctx context.Context, now time.Time, list ids, w what) (err e
 // condition.
 func (c conn) tokens(ctx context.Context, list ids, condition string) (map[int64]string, error) {
 	tokens := map[int64]string{}
-	err := c.Each(ctx, "select id, token from letters where id in (IDS) and "+condition, []any{list}, func(scan func(...any) error) error {
+	err := c.Each(ctx, "select id, token from letters where id in (?) and "+condition, []any{list}, func(scan func(...any) error) error {
 		var id int64
 		var token string
 		err := scan(&id, &token)
@@ -97,11 +97,11 @@ func (c conn) tokens(ctx context.Context, list ids, condition string) (map[int64
 
 // failedFirst counts letters that failed, those that were not counted before.
 func (c conn) failedFirst(ctx context.Context, now time.Time, list ids, w what) error {
-	list, err := c.Numbers(ctx, "select id from letters where id in (IDS) and failed = 0 and state in (IDS)", list, awaited())
+	list, err := c.Numbers(ctx, "select id from letters where id in (?) and failed = 0 and state in (?)", list, awaited())
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	if _, err := c.Exec(ctx, `update waves set failed = failed + n.letters from (select wave, count(*) as letters from letters where id in (IDS) group by wave) n
+	if _, err := c.Exec(ctx, `update waves set failed = failed + n.letters from (select wave, count(*) as letters from letters where id in (?) group by wave) n
 		where waves.id = n.wave`, list); err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (s *Store) Queue(ctx context.Context, now time.Time, l Lease, n int, decide
 		if err != nil {
 			return err
 		}
-		letters, err := tx.lettersAt(ctx, found.keys)
+		letters, err := tx.letters(ctx, idsOf(found.keys))
 		if err != nil {
 			return err
 		}
@@ -163,18 +163,18 @@ func (c conn) claim(ctx context.Context, now time.Time, j Job, n int) (ids, erro
 	}
 	var bytes int64
 	var tokens [][]any
-	for i, id := range list {
-		if bytes += letters[id].Size; i > 0 && bytes > maxClaimed {
+	for i, l := range letters {
+		if bytes += l.Size; i > 0 && bytes > maxClaimed {
 			list = list[:i]
 			break
 		}
-		tokens = append(tokens, []any{id, newToken(id, letters[id].Sends+1)})
+		tokens = append(tokens, []any{l.ID, newToken(l.ID, l.Sends+1)})
 	}
 	m := move{letters: list, from: []State{StateQueued}, to: StateSending, act: j.act, set: ", sends = sends + 1"}
 	if _, err := c.move(ctx, now, m); err != nil {
 		return nil, err
 	}
-	return list, c.Batch(ctx, "update letters set token = v.column2 from (values ROWS) as v where id = v.column1", []string{"bigint", "BYTES"}, tokens, nil)
+	return list, c.Batch(ctx, "update letters set token = v.column2 from (values ROWS) as v where id = v.column1", []string{"bigint", "bytea"}, tokens, nil)
 }
 
 // newToken returns a word that nobody can guess: letter, send, 128 random bits.
@@ -203,10 +203,10 @@ func (c conn) sendings(ctx context.Context, list ids) ([]Sending, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Sending, len(list))
-	for i, id := range list {
-		out[i] = Sending{Letter: letters[id], Token: tokens[id]}
-		if out[i].Raw, out[i].Entry, err = c.content(ctx, id); err != nil {
+	out := make([]Sending, len(letters))
+	for i, l := range letters {
+		out[i] = Sending{Letter: l, Token: tokens[l.ID]}
+		if out[i].Raw, out[i].Entry, err = c.content(ctx, l.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -237,13 +237,13 @@ func (s *Store) Sent(ctx context.Context, now time.Time, l Lease, outcomes []Out
 			byReason[o.Refused] = append(byReason[o.Refused], o.Letter)
 		}
 		for reason, list := range byReason {
-			list, err := tx.Numbers(ctx, "select id from letters where id in (IDS) and wave in (select id from waves where job = ?)", list, j.ID)
+			list, err := tx.Numbers(ctx, "select id from letters where id in (?) and wave in (select id from waves where job = ?)", list, j.ID)
 			if err != nil {
 				return err
 			}
 			m := move{letters: list, from: []State{StateSending}, to: StateSent, act: j.act}
 			if reason != "" {
-				m.to, m.note, m.set = StateCollected, "refused: "+reason, ", token = EMPTY"
+				m.to, m.note, m.set = StateCollected, "refused: "+reason, ", token = ''"
 			}
 			if _, err := tx.move(ctx, now, m); err != nil {
 				return err
@@ -251,7 +251,7 @@ func (s *Store) Sent(ctx context.Context, now time.Time, l Lease, outcomes []Out
 			if reason != "" {
 				continue
 			}
-			if _, err := tx.Exec(ctx, "update waves set sent_at = ? where id in (select wave from letters where id in (IDS))", now, list); err != nil {
+			if _, err := tx.Exec(ctx, "update waves set sent_at = ? where id in (select wave from letters where id in (?))", now, list); err != nil {
 				return err
 			}
 		}
@@ -272,7 +272,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, job int64, before tim
 		if j.State.ended() && !j.IsHeld(now) {
 			states = append(states, StateSending)
 		}
-		list, err := tx.Numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state in (IDS) and changed_at < ? limit "+strconv.Itoa(stepLetters),
+		list, err := tx.Numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state in (?) and changed_at < ? limit "+strconv.Itoa(stepLetters),
 			job, states, before)
 		if err != nil {
 			return err

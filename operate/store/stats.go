@@ -85,7 +85,7 @@ func (c conn) topics(ctx context.Context, names []string) (topics []TopicStats, 
 	for _, name := range names {
 		first = append(first, []byte(name))
 	}
-	largest := "select * from topics order by case when topic in (KEYS) then 0 else 1 end, " + strings.ReplaceAll(counters(""), ",", " +") + " desc, id limit " + strconv.Itoa(maxTopics)
+	largest := "select * from topics order by case when topic in (?) then 0 else 1 end, " + strings.ReplaceAll(counters(""), ",", " +") + " desc, id limit " + strconv.Itoa(maxTopics)
 	query := "select t.broker, t.source, t.topic, t.bytes, (select min(l.at) from letters l where l.topic = t.id and l.state = 0), " +
 		counters("t.") + " from (" + largest + ") t order by t.broker, t.source, t.topic"
 	err = c.Each(ctx, query, []any{first}, func(scan func(...any) error) error {

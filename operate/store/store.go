@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"embed"
-	"strings"
 
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
@@ -27,19 +26,12 @@ var migrations embed.FS
 // [ErrReadOnly], [ErrLocked] and [ErrFull], or says why it cannot be reached.
 func Open(ctx context.Context, url string) (*Store, error) {
 	db, err := sqldb.Open(ctx, url, sqldb.Options{
-		Schema: "redrive", Migrations: migrations, Meta: "meta", Words: schemaWords(), Value: codeOf, Lock: "ids",
+		Schema: "redrive", Migrations: migrations, Meta: "meta", Value: codeOf, Lock: "ids",
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Store{db}, nil
-}
-
-// schemaWords are those that statements have besides the usual ones: COUNTERS is, in
-// a schema, a column for each state; OPEN is the sum of those of open letters.
-func schemaWords() []string {
-	columns := strings.ReplaceAll(counters(""), ",", " bigint not null default 0,") + " bigint not null default 0"
-	return []string{"COUNTERS", columns, "OPEN", openSum("")}
 }
 
 // Close waits for calls that are under way, and closes the store.
@@ -49,8 +41,8 @@ func (s *Store) Close() error { return s.db.Close() }
 type conn struct{ sqldb.Tx }
 
 type (
-	ids  = sqldb.IDs
-	keys = sqldb.Keys
+	ids  = []int64
+	keys = [][]byte
 )
 
 // write runs f in a transaction that no other overlaps, in this process or

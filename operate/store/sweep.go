@@ -46,7 +46,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, r Retention) (swept Sw
 	}
 	if r.Audit > 0 {
 		const ended = `select id from jobs where ended_at > 0 and ended_at < ? and not exists (select 1 from letters l where l.wave > 0
-			and l.wave in (select w.id from waves w where w.job = jobs.id) and l.state in (IDS)) order by id limit `
+			and l.wave in (select w.id from waves w where w.job = jobs.id) and l.state in (?)) order by id limit `
 		if err := s.repeat(ctx, &swept.Jobs, deleteFrom("jobs"), ended, now.Add(-r.Audit), []State{StateQueued, StateSending, StateSent}); err != nil {
 			return swept, err
 		}
@@ -97,7 +97,7 @@ func (s *Store) repeat(ctx context.Context, deleted *int64, remove func(conn, co
 // deleteFrom deletes rows of a table.
 func deleteFrom(table string) func(conn, context.Context, ids) error {
 	return func(c conn, ctx context.Context, list ids) error {
-		_, err := c.Exec(ctx, "delete from "+table+" where id in (IDS)", list)
+		_, err := c.Exec(ctx, "delete from "+table+" where id in (?)", list)
 		return err
 	}
 }
@@ -105,8 +105,8 @@ func deleteFrom(table string) func(conn, context.Context, ids) error {
 // deleteLetters deletes letters and all that belongs to them. What a job did
 // with them stays counted there, and what it has still to do does not.
 func (c conn) deleteLetters(ctx context.Context, list ids) error {
-	d := newDeltas()
-	query := "select topic, cluster, wave, state, count(*), cast(sum(size) as bigint) from letters where id in (IDS) group by topic, cluster, wave, state"
+	d := deltas{}
+	query := "select topic, cluster, wave, state, count(*), cast(sum(size) as bigint) from letters where id in (?) group by topic, cluster, wave, state"
 	err := c.Each(ctx, query, []any{list}, func(scan func(...any) error) error {
 		var topic, cluster, wave, n, bytes int64
 		var state State

@@ -44,30 +44,24 @@ func (s *DB) Failed(err error) error {
 	return fmt.Errorf("store %s: %w", s.name, err)
 }
 
+// meanings are those of the codes of SQLite, without their details, and of Postgres.
+var meanings = map[any]error{
+	sqlite3.SQLITE_BUSY: ErrLocked, sqlite3.SQLITE_LOCKED: ErrLocked,
+	sqlite3.SQLITE_FULL:     ErrFull,
+	sqlite3.SQLITE_READONLY: ErrReadOnly, sqlite3.SQLITE_CANTOPEN: ErrReadOnly, sqlite3.SQLITE_PERM: ErrReadOnly,
+	sqlite3.SQLITE_CORRUPT: ErrDamaged, sqlite3.SQLITE_NOTADB: ErrDamaged,
+	"55P03": ErrLocked,                         // lock_not_available
+	"53100": ErrFull,                           // disk_full
+	"25006": ErrReadOnly, "42501": ErrReadOnly, // read_only_sql_transaction, insufficient_privilege
+	"XX001": ErrDamaged, "XX002": ErrDamaged, // data_corrupted, index_corrupted
+}
+
 func meaningOf(err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		switch e.Code() & 0xff { // without the details
-		case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-			return ErrLocked
-		case sqlite3.SQLITE_FULL:
-			return ErrFull
-		case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
-			return ErrReadOnly
-		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-			return ErrDamaged
-		}
+		return meanings[e.Code()&0xff]
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch e.Code {
-		case "55P03": // lock_not_available
-			return ErrLocked
-		case "53100": // disk_full
-			return ErrFull
-		case "25006", "42501": // read_only_sql_transaction, insufficient_privilege
-			return ErrReadOnly
-		case "XX001", "XX002": // data_corrupted, index_corrupted
-			return ErrDamaged
-		}
+		return meanings[e.Code]
 	}
 	return nil
 }

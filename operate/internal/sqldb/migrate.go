@@ -28,7 +28,7 @@ func (s *DB) migrate(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if _, err := tx.tx.ExecContext(ctx, tx.words.Replace(string(text))); err != nil {
+			if _, err := tx.tx.ExecContext(ctx, s.translate(string(text))); err != nil {
 				return fmt.Errorf("migration %d: %w", at+1, err)
 			}
 		}
@@ -40,7 +40,7 @@ func (s *DB) migrate(ctx context.Context) error {
 // prepareSchema makes the table that says what the others are. Processes that
 // start together do so one after the other.
 func (c Tx) prepareSchema(ctx context.Context, meta string) error {
-	if c.postgres {
+	if c.db.postgres {
 		const some = 7_237_354_918 // a lock that is ours alone
 		if _, err := c.Exec(ctx, "select pg_advisory_xact_lock(?)", some); err != nil {
 			return err
@@ -50,7 +50,7 @@ func (c Tx) prepareSchema(ctx context.Context, meta string) error {
 			return err
 		}
 		if missing {
-			if _, err := c.Exec(ctx, "create schema "+c.schema); err != nil {
+			if _, err := c.Exec(ctx, "create schema "+c.db.schema); err != nil {
 				return err
 			}
 		}

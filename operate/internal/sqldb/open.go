@@ -34,7 +34,7 @@ const (
 // disk when it returns (synchronous), and what is deleted is overwritten
 // (secure_delete).
 func (s *DB) openSQLite(ctx context.Context, path string) error {
-	s.name, s.dialect = path, sqliteDialect(s.options)
+	s.name = path
 	if err := privateFile(path); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
@@ -114,7 +114,7 @@ func (s *DB) openPostgres(ctx context.Context, source string) error {
 	if err != nil {
 		return fmt.Errorf("store: the address %w", pgaddress.Failure(err))
 	}
-	s.name, s.dialect = fmt.Sprintf("%s@%s/%s", config.User, config.Host, config.Database), postgresDialect(s.options)
+	s.name, s.postgres = fmt.Sprintf("%s@%s/%s", config.User, config.Host, config.Database), true
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // most statements are written anew
 	for name, value := range map[string]string{
 		"search_path":                         s.options.Schema,
@@ -127,7 +127,7 @@ func (s *DB) openPostgres(ctx context.Context, source string) error {
 		}
 	}
 	schema, _, _ := strings.Cut(config.RuntimeParams["search_path"], ",")
-	s.dialect.schema = pgx.Identifier{strings.TrimSpace(schema)}.Sanitize()
+	s.schema = pgx.Identifier{strings.TrimSpace(schema)}.Sanitize()
 	s.use(stdlib.OpenDB(*config), 8)
 	var durable string
 	if err := s.db.QueryRowContext(ctx, "show synchronous_commit").Scan(&durable); err != nil {

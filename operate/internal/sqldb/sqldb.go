@@ -24,10 +24,6 @@ type Options struct {
 	Migrations fs.FS
 	Meta       string
 
-	// Words are pairs of a word in statements and what stands for it, besides
-	// those of [Tx].
-	Words []string
-
 	// Value makes a value that can be stored of an argument of a type that this
 	// package does not know. It returns others as they are. It may be nil.
 	Value func(arg any) any
@@ -40,11 +36,12 @@ type Options struct {
 // DB is an open database. It may be used by several goroutines, and several
 // processes may open the same one.
 type DB struct {
-	db      *sql.DB
-	dialect dialect
-	options Options
-	name    string        // for errors: where it is, without a password
-	writing chan struct{} // held by whoever writes, if writers follow each other
+	db       *sql.DB
+	options  Options
+	name     string // for errors: where it is, without a password
+	postgres bool
+	schema   string        // on Postgres
+	writing  chan struct{} // held by whoever writes, if writers follow each other
 }
 
 // Open opens the database at url, creates the tables if there are none, and brings
@@ -80,7 +77,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 func (s *DB) Close() error { return s.Failed(s.db.Close()) }
 
 // Postgres reports whether the database is one.
-func (s *DB) Postgres() bool { return s.dialect.postgres }
+func (s *DB) Postgres() bool { return s.postgres }
 
 // Name says where the database is, without a password: of a file, its name.
 func (s *DB) Name() string { return s.name }
@@ -90,7 +87,7 @@ func (s *DB) Name() string { return s.name }
 // when Write returns nil. After an error nothing has been done, or, if the
 // connection broke in the end, all of it.
 func (s *DB) Write(ctx context.Context, f func(Tx) error) error {
-	if s.Postgres() && s.options.Lock == "" {
+	if s.postgres && s.options.Lock == "" {
 		return s.transact(ctx, nil, f)
 	}
 	select {
@@ -100,7 +97,7 @@ func (s *DB) Write(ctx context.Context, f func(Tx) error) error {
 		return s.Failed(ctx.Err())
 	}
 	return s.transact(ctx, nil, func(tx Tx) error {
-		if tx.postgres { // in SQLite the transaction has begun as a writer
+		if s.postgres { // in SQLite the transaction has begun as a writer
 			if _, err := tx.Exec(ctx, "lock table "+s.options.Lock+" in exclusive mode"); err != nil {
 				return err
 			}
@@ -111,7 +108,11 @@ func (s *DB) Write(ctx context.Context, f func(Tx) error) error {
 
 // Read runs f on one state of the database, whatever is written meanwhile.
 func (s *DB) Read(ctx context.Context, f func(Tx) error) error {
-	return s.transact(ctx, &sql.TxOptions{ReadOnly: true, Isolation: s.dialect.snapshot}, f)
+	o := &sql.TxOptions{ReadOnly: true}
+	if s.postgres { // in SQLite every transaction does
+		o.Isolation = sql.LevelRepeatableRead
+	}
+	return s.transact(ctx, o, f)
 }
 
 // Look runs f, which makes one query: several would not see the same state. It costs
@@ -122,7 +123,7 @@ func (s *DB) Look(ctx context.Context, f func(Tx) error) error {
 		return s.Failed(err)
 	}
 	defer line.Close() // gives it back
-	return s.Failed(f(Tx{line, line, s.dialect}))
+	return s.Failed(f(Tx{line, line, s}))
 }
 
 func (s *DB) transact(ctx context.Context, o *sql.TxOptions, f func(Tx) error) error {
@@ -135,7 +136,7 @@ func (s *DB) transact(ctx context.Context, o *sql.TxOptions, f func(Tx) error) e
 	if err != nil {
 		return s.Failed(err)
 	}
-	if err := f(Tx{tx, line, s.dialect}); err != nil {
+	if err := f(Tx{tx, line, s}); err != nil {
 		_ = tx.Rollback() // what matters is in err
 		return s.Failed(err)
 	}
@@ -145,7 +146,7 @@ func (s *DB) transact(ctx context.Context, o *sql.TxOptions, f func(Tx) error) e
 // Wipe moves what an SQLite file has in its log into the file, and empties the log:
 // what was deleted is then in neither.
 func (s *DB) Wipe(ctx context.Context) error {
-	if s.Postgres() {
+	if s.postgres {
 		return nil
 	}
 	_, err := s.db.ExecContext(ctx, "pragma wal_checkpoint(truncate)")

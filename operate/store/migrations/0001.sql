@@ -1,65 +1,81 @@
--- Texts are BYTES: they come from messages, and may hold anything. Times are
+-- Texts are bytea: they come from messages, and may hold anything. Times are
 -- milliseconds since 1970 in UTC, 0 for none. The columns called as the states
 -- count letters, and change in the transaction in which the letters do.
 
 -- The last number given to a row of each kind: no number is given twice.
 create table ids (
-	name BYTES primary key,
+	name bytea primary key,
 	last bigint not null
 );
 
 create table topics (
-	id KEY,
-	hash BYTES not null unique, -- of broker, source and topic
-	broker BYTES not null,
-	source BYTES not null,
-	topic BYTES not null,
-	COUNTERS,
+	id bigint primary key,
+	hash bytea not null unique, -- of broker, source and topic
+	broker bytea not null,
+	source bytea not null,
+	topic bytea not null,
+	collected bigint not null default 0,
+	queued bigint not null default 0,
+	sending bigint not null default 0,
+	sent bigint not null default 0,
+	confirmed bigint not null default 0,
+	unknown bigint not null default 0,
+	returned bigint not null default 0,
+	skipped bigint not null default 0,
+	discarded bigint not null default 0,
 	bytes bigint not null default 0,
 	receipt_at bigint not null default 0 -- the last one that was believed
 );
 
 create table clusters (
-	id KEY,
-	hash BYTES not null unique, -- of all that its letters have in common
+	id bigint primary key,
+	hash bytea not null unique, -- of all that its letters have in common
 	topic bigint not null references topics (id),
-	consumers BYTES not null, -- the consumer group
-	reason BYTES not null,
-	class BYTES not null,
-	format BYTES not null,
-	error_type BYTES not null,
-	fingerprint BYTES not null,
+	consumers bytea not null, -- the consumer group
+	reason bytea not null,
+	class bytea not null,
+	format bytea not null,
+	error_type bytea not null,
+	fingerprint bytea not null,
 	created_at bigint not null,
 	first_at bigint not null, -- times of death
 	last_at bigint not null,
-	COUNTERS,
+	collected bigint not null default 0,
+	queued bigint not null default 0,
+	sending bigint not null default 0,
+	sent bigint not null default 0,
+	confirmed bigint not null default 0,
+	unknown bigint not null default 0,
+	returned bigint not null default 0,
+	skipped bigint not null default 0,
+	discarded bigint not null default 0,
 	bytes bigint not null default 0
 );
 create index clusters_topic on clusters (topic);
 create index clusters_created on clusters (created_at);
 create index clusters_last on clusters (last_at, id);
-create index clusters_open on clusters ((OPEN), id);
+create index clusters_open on clusters ((collected + queued + sending + sent + unknown + skipped), id);
 
 create table letters (
-	id KEY,
-	identity BYTES unique, -- equal letters merge; null for what merges with nothing
+	id bigint primary key,
+	identity bytea unique, -- equal letters merge; null for what merges with nothing
 	cluster bigint not null references clusters (id),
 	topic bigint not null, -- of the cluster
 	state smallint not null,
 	at bigint not null, -- what lists go by: the time of death, or of collecting if that is unknown or earlier
-	position BYTES not null,
-	message_id BYTES not null,
-	message_key BYTES not null,
-	error_code BYTES not null,
-	error_text BYTES not null,
-	rule BYTES not null,
+	position bytea not null,
+	message_id bytea not null,
+	message_key bytea not null,
+	error_code bytea not null,
+	error_text bytea not null,
+	rule bytea not null,
 	attempts bigint not null,
 	redrives bigint not null,
 	abandoned bigint not null,
 	stub smallint not null,
 	size bigint not null,
 	dead_at bigint not null,
-	dead_by BYTES not null,
+	dead_by bytea not null,
 	first_failed_at bigint not null,
 	published_at bigint not null,
 	collected_at bigint not null,
@@ -68,12 +84,12 @@ create table letters (
 	previous bigint not null default 0,
 	next bigint not null default 0,
 	sends bigint not null default 0,
-	token BYTES not null default EMPTY, -- of the last send
+	token bytea not null default '', -- of the last send
 	failed smallint not null default 0, -- 1 if that failed at first
-	failed_class BYTES not null default EMPTY, -- and how
+	failed_class bytea not null default '', -- and how
 	wave bigint not null default 0, -- the last one that took it
 	was smallint not null default 0, -- the state before it was discarded
-	note BYTES not null default EMPTY
+	note bytea not null default ''
 );
 create index letters_cluster on letters (cluster, state, at, id);
 create index letters_at on letters (at, id, state, cluster);
@@ -87,10 +103,10 @@ create index letters_ended on letters (state, changed_at) where state in (4, 6, 
 -- What was received, and what it was taken for. A body of its own, and what a
 -- body has beyond its first bytes, is in parts.
 create table contents (
-	letter KEY references letters (id) on delete cascade,
-	raw BYTES not null,
-	entry BYTES not null,
-	body BYTES not null,
+	letter bigint primary key references letters (id) on delete cascade,
+	raw bytea not null,
+	entry bytea not null,
+	body bytea not null,
 	own smallint not null -- 1 if the body of the entry is another
 );
 
@@ -98,18 +114,18 @@ create table parts (
 	letter bigint not null references letters (id) on delete cascade,
 	own smallint not null, -- 1 for the body of the entry
 	n bigint not null,
-	data BYTES not null,
+	data bytea not null,
 	primary key (letter, own, n)
 );
 
 -- Who did what, and why.
 create table acts (
-	id KEY,
+	id bigint primary key,
 	at bigint not null,
-	who BYTES not null,
-	command BYTES not null,
-	reason BYTES not null,
-	what BYTES not null,
+	who bytea not null,
+	command bytea not null,
+	reason bytea not null,
+	what bytea not null,
 	job bigint not null,
 	letters bigint not null default 0 -- that it changed
 );
@@ -121,21 +137,21 @@ create table changes (
 	was smallint not null,
 	state smallint not null,
 	act bigint not null, -- 0 if nobody asked for it
-	note BYTES not null,
+	note bytea not null,
 	primary key (letter, n)
 );
 
 create table jobs (
-	id KEY,
-	filter BYTES not null,
-	spec BYTES not null,
+	id bigint primary key,
+	filter bytea not null,
+	spec bytea not null,
 	state smallint not null,
 	act bigint not null, -- that created it
-	note BYTES not null default EMPTY,
+	note bytea not null default '',
 	wave bigint not null, -- its number
 	at bigint not null default -1, -- the last letter that was looked at
 	letter bigint not null default 0,
-	owner BYTES not null default EMPTY, -- of the lease
+	owner bytea not null default '', -- of the lease
 	until bigint not null default 0,
 	created_at bigint not null,
 	changed_at bigint not null,
@@ -145,13 +161,21 @@ create table jobs (
 -- The columns called as the states count the letters that a wave took, as they
 -- are now, until another wave takes them.
 create table waves (
-	id KEY,
+	id bigint primary key,
 	job bigint not null references jobs (id) on delete cascade,
 	n bigint not null,
 	since bigint not null,
 	resumed smallint not null default 0, -- 1 if it began when the job was resumed
 	sent_at bigint not null default 0, -- the last confirm of a broker
-	COUNTERS,
+	collected bigint not null default 0,
+	queued bigint not null default 0,
+	sending bigint not null default 0,
+	sent bigint not null default 0,
+	confirmed bigint not null default 0,
+	unknown bigint not null default 0,
+	returned bigint not null default 0,
+	skipped bigint not null default 0,
+	discarded bigint not null default 0,
 	failed bigint not null default 0, -- letters that failed at first
 	unique (job, n)
 );
@@ -161,10 +185,10 @@ create index waves_on_their_way on waves (job) where sent + sending > 0;
 
 create table skips (
 	job bigint not null references jobs (id) on delete cascade,
-	reason BYTES not null,
+	reason bytea not null,
 	letters bigint not null,
 	primary key (job, reason)
 );
 
 -- What was written to see whether there is room for it; empty otherwise.
-create table room (data BYTES not null);
+create table room (data bytea not null);
