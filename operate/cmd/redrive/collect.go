@@ -42,13 +42,9 @@ type collectRow struct {
 	Unacked int64 `json:"unacked"`
 }
 
-var collectColumns = []column[collectRow]{
-	{head: "broker", text: func(r collectRow) string { return r.Broker }},
-	{head: "received", right: true, text: func(r collectRow) string { return number(r.Received) }},
-	{head: "new", right: true, text: func(r collectRow) string { return number(r.New) }},
-	{head: "known", right: true, text: func(r collectRow) string { return number(r.Known) }},
-	{head: "refused", right: true, text: func(r collectRow) string { return number(r.Refused) }},
-}
+var collectTable = table[collectRow]{"broker received new known refused", func(r collectRow) []any {
+	return []any{r.Broker, r.Received, r.New, r.Known, r.Refused}
+}}
 
 func newCollect(d *desk) *cobra.Command {
 	v := &view{}
@@ -195,7 +191,7 @@ func (d *desk) collect(ctx context.Context, v *view, c *config.Config, s *store.
 	})
 	rows := collectRows(server.Statuses())
 	if len(rows) > 0 {
-		if err := show(d.Streams, v, collectColumns, all(rows)); err != nil {
+		if err := show(d.Streams, v, collectTable, all(rows)); err != nil {
 			return err
 		}
 	}

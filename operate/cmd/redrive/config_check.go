@@ -77,13 +77,9 @@ func topicRows(c *config.Config) []topicRow {
 	return rows
 }
 
-var topicColumns = []column[topicRow]{
-	{head: "topic", text: func(r topicRow) string { return r.Topic }},
-	{head: "broker", text: func(r topicRow) string { return r.Broker }},
-	{head: "collect", text: func(r topicRow) string { return yesNo(r.Collect) }},
-	{head: "dead", text: func(r topicRow) string { return strings.Join(r.Dead, ", ") }},
-	{head: "receipts", text: func(r topicRow) string { return r.Receipts }},
-}
+var topicTable = table[topicRow]{"topic broker collect dead receipts", func(r topicRow) []any {
+	return []any{r.Topic, r.Broker, yesNo(r.Collect), strings.Join(r.Dead, ", "), r.Receipts}
+}}
 
 func yesNo(b bool) string {
 	if b {
@@ -105,7 +101,7 @@ func (s *setup) check(ctx context.Context, streams term.Streams, v *view) error 
 		return faulty(err)
 	}
 	fmt.Fprintf(streams.Err, "%s has no faults\n", term.Safe(c.File()))
-	return show(streams, v, topicColumns, all(topicRows(c)))
+	return show(streams, v, topicTable, all(topicRows(c)))
 }
 
 // faulty puts faults on lines of their own, where editors and reviewing tools look

@@ -22,7 +22,7 @@ It says where secrets are, and does not read them.`,
 			if err != nil {
 				return faulty(err)
 			}
-			return show(streams, v, settingColumns, all(settingRows(c)))
+			return show(streams, v, settingTable, all(settingRows(c)))
 		},
 	}
 	v.register(cmd.Flags())
@@ -49,13 +49,14 @@ func settingRows(c *config.Config) []settingRow {
 	return rows
 }
 
-var settingColumns = []column[settingRow]{
-	{head: "key", text: func(r settingRow) string { return r.Key }},
-	{head: "from", text: func(r settingRow) string {
-		if r.Line == 0 {
-			return "default"
-		}
-		return fmt.Sprintf("line %d", r.Line)
-	}},
-	{head: "value", text: func(r settingRow) string { return r.Value }},
+// from is where a setting comes from.
+func (r settingRow) from() string {
+	if r.Line == 0 {
+		return "default"
+	}
+	return fmt.Sprintf("line %d", r.Line)
 }
+
+var settingTable = table[settingRow]{"key from value", func(r settingRow) []any {
+	return []any{r.Key, r.from(), r.Value}
+}}

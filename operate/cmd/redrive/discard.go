@@ -107,7 +107,7 @@ func (d *desk) mayChange(ctx context.Context, v *view, c *consent, a store.Actor
 	switch {
 	case c.dryRun:
 		fmt.Fprintf(d.Err, "This would %s %s:\n", verb, letters)
-		return false, show(d.Streams, v, sliceColumns, all(rows))
+		return false, show(d.Streams, v, sliceTable, all(rows))
 	case total == 0:
 		return false, fmt.Errorf("nothing was done: there is no letter to %s: see redrive dlq ls --state all", verb)
 	case total > 1 && a.Reason == "":
@@ -177,10 +177,6 @@ func sliceRows(parts []store.Slice, states []store.State) (rows []sliceRow, tota
 	return rows, total
 }
 
-var sliceColumns = []column[sliceRow]{
-	{head: "letters", right: true, text: func(r sliceRow) string { return number(r.Letters) }},
-	{head: "topic", text: func(r sliceRow) string { return r.Topic }},
-	{head: "group", text: func(r sliceRow) string { return r.Group }},
-	{head: "reason", text: func(r sliceRow) string { return r.Reason }},
-	{head: "state", text: func(r sliceRow) string { return r.State }},
-}
+var sliceTable = table[sliceRow]{"letters topic group reason state", func(r sliceRow) []any {
+	return []any{r.Letters, r.Topic, r.Group, r.Reason, r.State}
+}}

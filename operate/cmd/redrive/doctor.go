@@ -113,7 +113,7 @@ func (d *desk) doctor(ctx context.Context, v *view, c *config.Config, names []st
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if err := show(d.Streams, v, findingColumns, all(rows)); err != nil {
+	if err := show(d.Streams, v, findingTable, all(rows)); err != nil {
 		return err
 	}
 	if !v.isJSON() && len(rows) > 0 {

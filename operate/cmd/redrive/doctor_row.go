@@ -101,22 +101,16 @@ func (r findingRow) what() string {
 	return r.Why
 }
 
-func (r findingRow) style() term.Style {
-	switch r.Severity {
-	case failed, inspect.Blocking.String():
-		return term.Red
-	case inspect.Unverified.String():
-		return term.Yellow
+func (r findingRow) severityCell() term.Cell {
+	style := map[string]term.Style{
+		failed: term.Red, inspect.Blocking.String(): term.Red, inspect.Unverified.String(): term.Yellow,
 	}
-	return ""
+	return term.Cell{Text: r.Severity, Style: style[r.Severity], Whole: true}
 }
 
-var findingColumns = []column[findingRow]{
-	{head: "severity", whole: true, text: func(r findingRow) string { return r.Severity }, style: findingRow.style},
-	{head: "broker", text: func(r findingRow) string { return r.Broker }},
-	{head: "topic", text: func(r findingRow) string { return r.Topic }},
-	{head: "what", text: findingRow.what},
-}
+var findingTable = table[findingRow]{"severity broker topic what", func(r findingRow) []any {
+	return []any{r.severityCell(), r.Broker, r.Topic, r.what()}
+}}
 
 // tools are what commands in a fix begin with.
 var tools = []string{"rabbitmqctl", "rabbitmqadmin", "rabbitmq-queues", "kafka-topics.sh", "kafka-configs.sh", "kafka-acls.sh", "kafka-consumer-groups.sh", "aws", "redis-cli"}

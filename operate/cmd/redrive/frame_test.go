@@ -27,10 +27,10 @@ const hostile = "a\x1b[2J\nb\u202e\x00"
 func TestRowsFail(t *testing.T) {
 	gone := errors.New("the store is gone")
 	rows := func(yield func(int, error) bool) { _ = yield(1, nil) && yield(0, gone) }
-	columns := []column[int]{{head: "id", text: func(n int) string { return fmt.Sprint(n) }}}
+	numbers := table[int]{"id", func(n int) []any { return []any{n} }}
 	for _, format := range []string{"text", "json"} {
 		var out strings.Builder
-		err := show(streamsTo(&out, io.Discard), &view{choice{value: format}}, columns, rows)
+		err := show(streamsTo(&out, io.Discard), &view{choice{value: format}}, numbers, rows)
 		if !errors.Is(err, gone) || format == "json" && json.Valid([]byte(out.String())) {
 			t.Errorf("%s: error %v, data %q, which looks complete", format, err, out.String())
 		}

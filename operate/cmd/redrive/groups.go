@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/store"
 )
@@ -118,7 +116,7 @@ func listGroups(ctx context.Context, d *desk, v *view, p *paging, st *store.Stor
 		rows[i] = groupOf(c, f.States)
 		hasGroups = hasGroups || c.Group != ""
 	}
-	if err := show(d.Streams, v, groupColumns(hasGroups), all(rows)); err != nil {
+	if err := show(d.Streams, v, groupTable(hasGroups), all(rows)); err != nil {
 		return err
 	}
 	p.tell(d.Streams, list.Next)
@@ -145,21 +143,14 @@ func groupOf(c store.Cluster, states []store.State) groupRow {
 	return r
 }
 
-// groupColumns has consumer groups where there are any.
-func groupColumns(hasGroups bool) []column[groupRow] {
-	dim := func(groupRow) term.Style { return term.Dim }
-	columns := []column[groupRow]{
-		{head: "id", right: true, whole: true, text: func(r groupRow) string { return number(r.ID) }},
-		{head: "letters", right: true, whole: true, text: func(r groupRow) string { return number(r.Letters) }},
-		{head: "first", whole: true, text: func(r groupRow) string { return r.First.ago() }, style: dim},
-		{head: "last", whole: true, text: func(r groupRow) string { return r.Last.ago() }, style: dim},
-		{head: "topic", text: func(r groupRow) string { return r.Topic }},
-		{head: "group", text: func(r groupRow) string { return r.Group }},
-		{head: "reason", text: func(r groupRow) string { return r.Reason }},
-		{head: "error", text: func(r groupRow) string { return r.ErrorText }},
+// groupTable has consumer groups where there are any.
+func groupTable(hasGroups bool) table[groupRow] {
+	if hasGroups {
+		return table[groupRow]{"id letters first last topic group reason error", func(r groupRow) []any {
+			return []any{r.ID, r.Letters, r.First, r.Last, r.Topic, r.Group, r.Reason, r.ErrorText}
+		}}
 	}
-	if !hasGroups {
-		columns = slices.Delete(columns, 5, 6)
-	}
-	return columns
+	return table[groupRow]{"id letters first last topic reason error", func(r groupRow) []any {
+		return []any{r.ID, r.Letters, r.First, r.Last, r.Topic, r.Reason, r.ErrorText}
+	}}
 }

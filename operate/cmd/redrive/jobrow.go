@@ -167,26 +167,13 @@ func (r jobRow) holder() string {
 	return "no process"
 }
 
-var jobColumns = []column[jobRow]{
-	{head: "id", right: true, whole: true, text: func(r jobRow) string { return number(r.ID) }},
-	{head: "created", whole: true, text: func(r jobRow) string { return r.Created.ago() }, style: func(jobRow) term.Style { return term.Dim }},
-	{head: "state", whole: true, text: jobRow.standing, style: func(r jobRow) term.Style { return jobStyle(r.standing()) }},
-	{head: "letters", right: true, text: func(r jobRow) string { return number(r.Letters) }},
-	{head: "moved", right: true, text: func(r jobRow) string { return number(r.Moved) }},
-	{head: "confirmed", right: true, text: func(r jobRow) string { return number(r.Confirmed) }},
-	{head: "returned", right: true, text: func(r jobRow) string { return number(r.Returned) }},
-	{head: "left", right: true, text: func(r jobRow) string { return number(r.Left) }},
-	{head: "who", text: func(r jobRow) string { return r.Who }},
-}
+var jobTable = table[jobRow]{"id created state letters moved confirmed returned left who", func(r jobRow) []any {
+	return []any{r.ID, r.Created, r.standingCell(), r.Letters, r.Moved, r.Confirmed, r.Returned, r.Left, r.Who}
+}}
 
-func jobStyle(standing string) term.Style {
-	switch standing {
-	case string(store.JobRunning):
-		return term.Green
-	case string(store.JobPaused), idle:
-		return term.Yellow
-	}
-	return ""
+func (r jobRow) standingCell() term.Cell {
+	style := map[string]term.Style{string(store.JobRunning): term.Green, string(store.JobPaused): term.Yellow, idle: term.Yellow}
+	return term.Cell{Text: r.standing(), Style: style[r.standing()], Whole: true}
 }
 
 // jobDoc is all that is known of a job.

@@ -42,7 +42,7 @@ it.`,
 			for i, j := range list.Jobs {
 				rows[i] = rowOfJob(j)
 			}
-			if err := show(d.Streams, v, jobColumns, all(rows)); err != nil {
+			if err := show(d.Streams, v, jobTable, all(rows)); err != nil {
 				return err
 			}
 			p.tell(d.Streams, list.Next)

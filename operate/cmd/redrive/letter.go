@@ -19,9 +19,6 @@ func (i instant) MarshalJSON() ([]byte, error) {
 	return []byte(i.UTC().Format(`"2006-01-02T15:04:05.999Z07:00"`)), nil
 }
 
-// ago is how long ago it was, for a table.
-func (i instant) ago() string { return term.Ago(i.Time, time.Now()) }
-
 // letterRow is a letter in the store.
 type letterRow struct {
 	// ID is its number. It rises in the order of collecting.
@@ -150,27 +147,16 @@ func (r letterRow) died() instant {
 	return r.Dead
 }
 
-var letterColumns = []column[letterRow]{
-	{head: "id", right: true, whole: true, text: func(r letterRow) string { return number(r.ID) }},
-	{head: "died", whole: true, text: func(r letterRow) string { return r.died().ago() }, style: func(letterRow) term.Style { return term.Dim }},
-	{head: "state", whole: true, text: func(r letterRow) string { return r.State }, style: func(r letterRow) term.Style { return stateStyle(store.State(r.State)) }},
-	{head: "topic", text: func(r letterRow) string { return r.Topic }},
-	{head: "reason", text: func(r letterRow) string { return r.Reason }},
-	{head: "error", text: func(r letterRow) string { return r.ErrorText }},
-}
+var letterTable = table[letterRow]{"id died state topic reason error", func(r letterRow) []any {
+	return []any{r.ID, r.died(), stateCell(r.State), r.Topic, r.Reason, r.ErrorText}
+}}
 
-func stateStyle(s store.State) term.Style {
-	switch s {
-	case store.StateConfirmed:
-		return term.Green
-	case store.StateReturned, store.StateUnknown:
-		return term.Red
-	case store.StateSkipped:
-		return term.Yellow
-	case store.StateDiscarded:
-		return term.Dim
+func stateCell(state string) term.Cell {
+	style := map[store.State]term.Style{
+		store.StateConfirmed: term.Green, store.StateReturned: term.Red, store.StateUnknown: term.Red,
+		store.StateSkipped: term.Yellow, store.StateDiscarded: term.Dim,
 	}
-	return ""
+	return term.Cell{Text: state, Style: style[store.State(state)], Whole: true}
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }

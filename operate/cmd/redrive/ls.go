@@ -40,7 +40,7 @@ to go on.`,
 			return d.withStore(cmd.Context(), func(_ *config.Config, st *store.Store) error {
 				next := p.after
 				rows := pageOfLetters(cmd.Context(), st, f, p.limit, &next)
-				if err := show(d.Streams, v, letterColumns, rows); err != nil {
+				if err := show(d.Streams, v, letterTable, rows); err != nil {
 					return err
 				}
 				p.tell(d.Streams, next)

@@ -64,13 +64,9 @@ type peekRow struct {
 	Encoding string `json:"encoding"`
 }
 
-var peekColumns = []column[peekRow]{
-	{head: "died", whole: true, text: func(r peekRow) string { return r.Dead.ago() }, style: func(peekRow) term.Style { return term.Dim }},
-	{head: "topic", text: func(r peekRow) string { return r.Topic }},
-	{head: "message", text: func(r peekRow) string { return r.MessageID }},
-	{head: "reason", text: func(r peekRow) string { return r.Reason }},
-	{head: "error", text: func(r peekRow) string { return r.ErrorText }},
-}
+var peekTable = table[peekRow]{"died topic message reason error", func(r peekRow) []any {
+	return []any{r.Dead, r.Topic, r.MessageID, r.Reason, r.ErrorText}
+}}
 
 const mostPeeked = 100
 
@@ -154,7 +150,7 @@ func (d *desk) peek(ctx context.Context, v *view, c *config.Config, t config.Top
 	for i, delivery := range held {
 		rows[i] = peeked(delivery)
 	}
-	return errors.Join(err, release(ctx, source, held), show(d.Streams, v, peekColumns, all(rows)))
+	return errors.Join(err, release(ctx, source, held), show(d.Streams, v, peekTable, all(rows)))
 }
 
 func closeAfter(ctx context.Context, f func(context.Context) error) error {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
+	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/storm"
 	"github.com/redrive-go/redrive/operate/storm/chart"
 )
@@ -97,20 +97,18 @@ func hopRows(f *planFlags, budget allowance) []hopRow {
 }
 
 func (r planReport) text(to io.Writer) error {
-	out := &bytes.Buffer{}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "attempt\treached\tdelay before it\tp50\tp99\tstarts after\tp50\tp90\tp99\tat most")
+	out := &bytes.Buffer{} // which takes all
+	t := term.NewTable("attempt", "reached", "delay before it", "p50", "p99", "starts after", "p50", "p90", "p99", "at most")
 	for _, a := range r.plan.Attempts {
-		fmt.Fprintf(w, "%d\t%s", a.Number, percent(a.Reached))
-		if a.Number == 1 {
-			fmt.Fprint(w, "\t-\t-\t-")
-		} else {
-			fmt.Fprintf(w, "\t%s\t%s\t%s", between(a.Delay.Least, a.Delay.Most), shortDuration(a.Delay.P50), shortDuration(a.Delay.P99))
+		delay := []string{"", "", ""} // before the first
+		if a.Number > 1 {
+			delay = []string{between(a.Delay.Least, a.Delay.Most), shortDuration(a.Delay.P50), shortDuration(a.Delay.P99)}
 		}
 		s := a.Start
-		fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\t%s\n", shortDuration(s.Least), shortDuration(s.P50), shortDuration(s.P90), shortDuration(s.P99), shortDuration(s.Most))
+		t.Add(cells(number(int64(a.Number)), percent(a.Reached), delay[0], delay[1], delay[2],
+			shortDuration(s.Least), shortDuration(s.P50), shortDuration(s.P90), shortDuration(s.P99), shortDuration(s.Most))...)
 	}
-	w.Flush() // a buffer takes all
+	_ = t.Write(out, 0, false)
 	e := r.plan.End
 	fmt.Fprintf(out, "\nA message that never succeeds is given up after %s (median), %s (p99), %s (at most).\n",
 		shortDuration(e.P50), shortDuration(e.P99), shortDuration(e.Most))
@@ -144,20 +142,19 @@ func (r planReport) hopText(out io.Writer) {
 		return
 	}
 	fmt.Fprintln(out, "\nCalls for one message if every attempt fails:")
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head := "hop\tattempts\tcalls"
+	heads := []string{"hop", "attempts", "calls"}
 	if r.Hops[0].Budgeted != nil {
-		head += "\twith budget " + r.budget
+		heads = append(heads, "with budget "+r.budget)
 	}
-	fmt.Fprintln(w, head)
+	t := term.NewTable(heads...)
 	for _, h := range r.Hops {
-		fmt.Fprintf(w, "%s\t%d\t%s", h.Name, h.Attempts, shortNumber(h.Calls))
+		row := cells(h.Name, number(int64(h.Attempts)), shortNumber(h.Calls))
 		if h.Budgeted != nil {
-			fmt.Fprintf(w, "\t%s", shortNumber(*h.Budgeted))
+			row = append(row, term.Cell{Text: shortNumber(*h.Budgeted)})
 		}
-		fmt.Fprintln(w)
+		t.Add(row...)
 	}
-	w.Flush() // a buffer takes all
+	_ = t.Write(out, 0, false)
 }
 
 func (r planReport) chart() chart.Schedule {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
@@ -55,21 +54,20 @@ func (r report) text(to io.Writer) error {
 }
 
 func (c stormCase) table(to io.Writer) {
-	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "policy\tbudget\tbreaker\toffered/s\tserved/s\tamplification\tattempts\twasted\tlost\tsettled")
+	t := term.NewTable("policy", "budget", "breaker", "offered/s", "served/s", "amplification", "attempts", "wasted", "lost", "settled")
 	for _, r := range c.Rows {
 		amplification := ranged(r.Amplification, shortNumber)
 		if r.Amplification.Max == 0 {
 			amplification = "-"
 		}
-		fmt.Fprintln(w, strings.Join([]string{
+		t.Add(cells(
 			r.Policy, r.Budget, r.Breaker,
 			ranged(r.PeakOffered, shortNumber), ranged(r.PeakServed, shortNumber), amplification,
 			shortNumber(r.Attempts.Median), shortNumber(r.Wasted.Median), shortNumber(r.Lost.Median),
-			ranged(r.Settled, func(s float64) string { return fmt.Sprintf("%.1f", s) }) + " s",
-		}, "\t"))
+			ranged(r.Settled, func(s float64) string { return fmt.Sprintf("%.1f", s) })+" s",
+		)...)
 	}
-	w.Flush() // a buffer takes all
+	_ = t.Write(to, 0, false) // to takes all
 }
 
 // describe says what is simulated, where no preset does.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -20,31 +22,44 @@ func (v *view) register(flags *pflag.FlagSet) {
 
 func (v *view) isJSON() bool { return v.format.value == "json" }
 
-// column is a part of a row that a table shows.
-type column[T any] struct {
-	head  string
-	right bool // numbers
-	whole bool // never cut
-	text  func(T) string
-	style func(T) term.Style // nil for plain text
+// table is how people see rows: words that are the heads of columns, and what a row
+// has below them.
+type table[T any] struct {
+	heads  string
+	values func(T) []any
+}
+
+// cells are values as tables show them: numbers, and times as how long ago they were.
+func cells(values ...any) []term.Cell {
+	list := make([]term.Cell, len(values))
+	for i, value := range values {
+		switch v := value.(type) {
+		case term.Cell:
+			list[i] = v
+		case instant:
+			list[i] = term.Cell{Text: term.Ago(v.Time, time.Now()), Style: term.Dim, Whole: true}
+		case string:
+			list[i] = term.Cell{Text: v}
+		default:
+			list[i] = term.Cell{Text: fmt.Sprint(v), Right: true, Whole: true}
+		}
+	}
+	return list
 }
 
 // show prints rows: text as a table that fits into the lines of the terminal, JSON
 // as an array. JSON has the rows as they are and is written as they come; a table
 // needs all of them first. An error of rows ends the output.
-func show[T any](s term.Streams, v *view, columns []column[T], rows iter.Seq2[T, error]) error {
+func show[T any](s term.Streams, v *view, as table[T], rows iter.Seq2[T, error]) error {
 	if v.isJSON() {
 		return showJSON(s.Out, rows)
 	}
-	var table term.Table
-	for _, c := range columns {
-		table.Columns = append(table.Columns, term.Column{Head: c.head, Right: c.right, Whole: c.whole})
-	}
+	table := term.NewTable(strings.Fields(as.heads)...)
 	for row, err := range rows {
 		if err != nil {
 			return err
 		}
-		table.Add(cells(columns, row)...)
+		table.Add(cells(as.values(row)...)...)
 	}
 	return table.Write(s.Out, s.Width, s.Colour)
 }
@@ -64,17 +79,6 @@ func showSheet[T interface{ sheet() *term.Sheet }](s term.Streams, v *view, thin
 		return showJSON(s.Out, all([]T{thing}))
 	}
 	return thing.sheet().Write(s.Out, s.Width, s.Colour)
-}
-
-func cells[T any](columns []column[T], row T) []term.Cell {
-	all := make([]term.Cell, len(columns))
-	for i, c := range columns {
-		all[i].Text = c.text(row)
-		if c.style != nil {
-			all[i].Style = c.style(row)
-		}
-	}
-	return all
 }
 
 // showJSON leaves the array open after an error: what was cut off is no JSON.

@@ -2,7 +2,9 @@ package term
 
 import (
 	"bufio"
+	"cmp"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/rivo/uniseg"
@@ -12,33 +14,34 @@ import (
 type Cell struct {
 	Text  string // may be anything
 	Style Style
+	Right bool // as all of its column: numbers
+	Whole bool // likewise: cut only if nothing else can be
 }
 
-// Column is the head of a column of a table.
-type Column struct {
-	Head  string
-	Right bool // numbers
-	Whole bool // what is cut only if nothing else can be
-}
+// Table is rows of cells, the first of which has the heads of columns.
+type Table struct{ rows [][]Cell }
 
-// Table is rows of cells below the heads of columns.
-type Table struct {
-	Columns []Column
-	rows    [][]Cell
+// NewTable returns a table without rows.
+func NewTable(heads ...string) *Table {
+	t, row := &Table{}, make([]Cell, len(heads))
+	for i, head := range heads {
+		row[i] = Cell{Text: head, Style: Bold}
+	}
+	t.Add(row...)
+	return t
 }
 
 // Add adds a row, with a cell for each column. An empty cell becomes "-".
 func (t *Table) Add(cells ...Cell) {
-	row := make([]Cell, len(t.Columns))
-	for i := range row {
-		row[i] = cells[i]
-		row[i].Text = Safe(row[i].Text)
-		if row[i].Text == "" {
-			row[i].Text = "-"
-		}
+	row := slices.Clone(cells)
+	for i, c := range cells {
+		row[i].Text = cmp.Or(Safe(c.Text), "-")
 	}
 	t.rows = append(t.rows, row)
 }
+
+// column is a cell of a column that is like all the others.
+func (t *Table) column(i int) Cell { return t.rows[len(t.rows)-1][i] }
 
 const (
 	gap       = 2  // between columns
@@ -49,22 +52,16 @@ const (
 // Write writes the table with lines of at most width columns; 0 means any. The
 // last column is cut first, then the widest ones; what was cut ends in "…".
 func (t *Table) Write(to io.Writer, width int, colour bool) error {
-	widths := make([]int, len(t.Columns))
-	for i, c := range t.Columns {
-		widths[i] = uniseg.StringWidth(c.Head)
-		for _, row := range t.rows {
-			widths[i] = max(widths[i], uniseg.StringWidth(row[i].Text))
+	widths := make([]int, len(t.rows[0]))
+	for _, row := range t.rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], uniseg.StringWidth(cell.Text))
 		}
 	}
 	if width > 0 {
 		t.narrow(widths, width-gap*(len(widths)-1))
 	}
 	w := bufio.NewWriter(to)
-	heads := make([]Cell, len(t.Columns))
-	for i, c := range t.Columns {
-		heads[i] = Cell{c.Head, Bold}
-	}
-	t.line(w, heads, widths, colour)
 	for _, row := range t.rows {
 		t.line(w, row, widths, colour)
 	}
@@ -98,7 +95,7 @@ func (t *Table) narrow(widths []int, room int) {
 func (t *Table) widest(widths []int, whole bool) int {
 	widest, most := -1, leastAny
 	for i, w := range widths {
-		if w > most && (whole || !t.Columns[i].Whole) {
+		if w > most && (whole || !t.column(i).Whole) {
 			widest, most = i, w
 		}
 	}
@@ -114,7 +111,7 @@ func (t *Table) line(w *bufio.Writer, cells []Cell, widths []int, colour bool) {
 		}
 		last := i == len(cells)-1
 		switch {
-		case t.Columns[i].Right:
+		case t.column(i).Right:
 			w.WriteString(pad + text)
 		case last:
 			w.WriteString(text)

@@ -20,10 +20,10 @@ import (
 const hostile = "a\x1b[2J\r\nb\u009b31m \u202etxt\x00\xff"
 
 func TestTable(t *testing.T) {
-	table := Table{Columns: []Column{{Head: "id", Right: true}, {Head: "topic"}, {Head: "error"}}}
-	table.Add(Cell{Text: "7"}, Cell{Text: "orders"}, Cell{Text: "card declined: the bank says no, and says why it does not want to", Style: Red})
-	table.Add(Cell{Text: "1234"}, Cell{Text: ""}, Cell{Text: hostile})
-	table.Add(Cell{Text: "12"}, Cell{Text: "注文"}, Cell{Text: "é"})
+	table := NewTable("id", "topic", "error")
+	table.Add(Cell{Text: "7", Right: true}, Cell{Text: "orders"}, Cell{Text: "card declined: the bank says no, and says why it does not want to", Style: Red})
+	table.Add(Cell{Text: "1234", Right: true}, Cell{Text: ""}, Cell{Text: hostile})
+	table.Add(Cell{Text: "12", Right: true}, Cell{Text: "注文"}, Cell{Text: "é"})
 	for _, tt := range []struct {
 		width  int
 		colour bool
@@ -77,8 +77,8 @@ func FuzzTable(f *testing.F) {
 	f.Add(strings.Repeat("注", 50), "x", 17)
 	f.Fuzz(func(t *testing.T, a, b string, width int) {
 		width = 16 + width&0x7f
-		table := Table{Columns: []Column{{Head: "first"}, {Head: "second", Right: true}, {Head: "third"}}}
-		table.Add(Cell{Text: a}, Cell{Text: b}, Cell{Text: a + b})
+		table := NewTable("first", "second", "third")
+		table.Add(Cell{Text: a}, Cell{Text: b, Right: true}, Cell{Text: a + b})
 		var out strings.Builder
 		if err := table.Write(&out, width, false); err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func FuzzTable(f *testing.F) {
 }
 
 func TestTableFails(t *testing.T) {
-	table := Table{Columns: []Column{{Head: "id"}}}
+	table := NewTable("id")
 	reader, writer := io.Pipe()
 	reader.Close()
 	if err := table.Write(writer, 80, false); !errors.Is(err, io.ErrClosedPipe) {
