@@ -43,8 +43,8 @@ func TestRebalanceStorm(t *testing.T) {
 		stops := strconv.Itoa(int(*storm / each))
 		p := startProof(t, target, target.URL, "-messages", "3000", "-kills", "0", "-stops", stops, "-seed", "12")
 		p.finish()
-		if n := p.figure("handled_per_s"); n < 1 {
-			t.Errorf("%d messages are handled in a second, want 1 or more", n)
+		if n := p.figure("handled_per_end"); n < 1 {
+			t.Errorf("%d messages are handled for each worker that leaves, want 1 or more", n)
 		}
 	})
 }

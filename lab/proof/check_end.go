@@ -265,12 +265,20 @@ func (c *checker) checkEvents() {
 	}
 }
 
-// measure takes the progress between the first end of a worker and the calm.
+// measure takes the progress from the first end of a worker to the calm, or to the
+// last end where the machine is too busy for the plan.
 func (c *checker) measure() {
 	if !c.scenario.served || len(c.scenario.incidents) == 0 {
 		return
 	}
 	from, to := c.scenario.incidents[0].at, c.scenario.calm
+	ends := 0
+	for _, e := range c.events {
+		if e.Kind == stopping || e.Kind == crashed {
+			ends++
+			to = max(to, e.At)
+		}
+	}
 	last, done := from, 0
 	for _, e := range c.events {
 		if e.Kind == ended && e.Outcome == okay && from <= e.At && e.At <= to {
@@ -279,5 +287,5 @@ func (c *checker) measure() {
 			last = e.At
 		}
 	}
-	c.rate = float64(done) / (to - from).Seconds()
+	c.perEnd = done / max(1, ends)
 }

@@ -185,7 +185,7 @@ type figures struct {
 	runs, retries, early, broken         int
 	duplicates, explained                int
 	faults, crashes, stops               int
-	rate                                 float64       // handled a second while workers came and went
+	perEnd                               int           // messages handled for each worker that ended, while workers came and went
 	pause                                time.Duration // the longest without one
 	latest                               time.Duration // worst lateness of a retry
 }
@@ -225,7 +225,7 @@ func (f figures) writeWork(out io.Writer) {
 		{"worst_lateness_ms", int(f.latest.Milliseconds()), "ms"},
 		{"workers_stopped", f.stops, "workers"},
 		{"workers_killed", f.crashes, "workers"},
-		{"handled_per_s", int(f.rate), "messages/s"},
+		{"handled_per_end", f.perEnd, "messages"},
 		{"longest_pause_ms", int(f.pause.Milliseconds()), "ms"},
 	} {
 		line(out, figure.name, figure.value, figure.unit, "-", true)
