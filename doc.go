@@ -13,7 +13,7 @@
 //		return bank.Charge(ctx, o) // any other error is classified, and retried if that can help
 //	}
 //
-//	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead")})
+//	c, err := consumer.New(broker, consumer.Config{DeadLetter: "*-dead"})
 //	if err != nil {
 //		return err
 //	}

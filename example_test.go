@@ -11,7 +11,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 )
 
 type order struct{ Cents int }
@@ -21,7 +20,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	broker := memory.New(memory.Options{})
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter:  dlq.Suffix("-dead"),
+		DeadLetter:  "*-dead",
 		Concurrency: 1,
 		Logger:      slog.New(slog.DiscardHandler),
 	})

@@ -121,7 +121,7 @@ func deposit(ds []*delivery, now time.Time) {
 func (p *pipeline) stray(topic string) *subscription {
 	s := p.byTopic[topic]
 	if s == nil {
-		r := &route{topic: topic, dependency: topic, stray: true, deadLetter: p.cfg.DeadLetter(topic), policy: p.cfg.Retry, timeout: p.cfg.HandlerTimeout}
+		r := &route{topic: topic, dependency: topic, stray: true, deadLetter: deadLetterOf(topic, p.cfg.DeadLetter), policy: p.cfg.Retry, timeout: p.cfg.HandlerTimeout}
 		s = p.newSubscription(r, len(p.subs))
 		s.dependency = p.admission.newDependency(topic, Guard{Off: true}, 0)
 		p.byTopic[topic] = s

@@ -22,12 +22,12 @@ import (
 // Config holds what all topics of a Consumer share. Only DeadLetter is
 // required; every other field has a default that suits production.
 type Config struct {
-	// DeadLetter names the topic for messages of a topic that are exhausted or
-	// poison: dlq.Topic, dlq.Suffix, or dlq.Discard to drop them on purpose, which
-	// drops no dead letter of redrive: where a handler reads dead letters, name a
-	// third topic. It must be pure: it is asked at start, to make sure that the
-	// topic exists, and again later. Required.
-	DeadLetter func(topic string) string
+	// DeadLetter names the topic for messages that are exhausted or poison; each
+	// "*" in it is the name of their own topic. "*-dead" is orders-dead for those
+	// of orders, "dead" is one topic for all. dlq.Discard drops them on purpose,
+	// but no dead letters of redrive: where a handler reads dead letters, name a
+	// third topic. Required.
+	DeadLetter string
 
 	// Receipts names the topic that this worker publishes a dlq.Receipt to when a
 	// message that was sent back with a Meta.Send fails for the first time, and when
@@ -163,7 +163,7 @@ type Config struct {
 // Topic overrides settings of Config for one topic. The zero value changes
 // nothing.
 type Topic struct {
-	DeadLetter     func(topic string) string
+	DeadLetter     string
 	Retry          *retry.Policy // replaces the policy as a whole
 	MaxAttempts    int           // replaces only the policy's MaxAttempts
 	HandlerTimeout time.Duration
@@ -437,20 +437,25 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 	for i, middleware := range t.Middleware {
 		faults = append(faults, missing(fmt.Sprintf("%s.Middleware[%d]", field, i), middleware == nil))
 	}
-	destination := t.DeadLetter
-	if destination == nil {
-		destination = c.DeadLetter
-	}
+	destination := deadLetterOf(topic, cmp.Or(t.DeadLetter, c.DeadLetter))
 	switch {
 	case topic == "":
 		faults = append(faults, faulty(field, "the topic has no name", "name the topic to receive from"))
-	case destination(topic) == topic:
+	case destination == topic:
 		faults = append(faults, faulty(field+".DeadLetter", "it names the topic itself, which would receive its dead letters again as messages",
-			`name another topic, as dlq.Suffix("-dead") does`))
+			`name another topic, as "*-dead" does`))
 	default:
-		r.deadLetter = destination(topic)
+		r.deadLetter = destination
 	}
 	return r, errors.Join(faults...)
+}
+
+// deadLetterOf is where dead letters of topic go by a DeadLetter; "" discards.
+func deadLetterOf(topic, setting string) string {
+	if setting == dlq.Discard {
+		return ""
+	}
+	return strings.ReplaceAll(setting, "*", topic)
 }
 
 // unfit returns what of c the source cannot do, joined.

@@ -124,7 +124,7 @@ consumer: Config.Guards["mails"].Off: is set beside a Limiter: set one of them
 consumer: Config.Rules[0]: is nil: remove it or set it
 consumer: Config.Middleware[1]: is nil: remove it or set it
 consumer: Config.Observers[0]: is nil: remove it or set it
-consumer: Config.DeadLetter: is not set: exhausted messages would have nowhere to go: use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose
+consumer: Config.DeadLetter: is not set: exhausted messages would have nowhere to go: name a topic, as "*-dead" does, or use dlq.Discard to drop them on purpose
 `)
 }
 
@@ -135,7 +135,7 @@ func TestFaultsOfOneField(t *testing.T) {
 		want string // of the one error; "" if there must be none
 	}{
 		{"zero value", func(c *consumer.Config) {}, ""},
-		{"no dead letter", func(c *consumer.Config) { c.DeadLetter = nil }, "Config.DeadLetter: is not set"},
+		{"no dead letter", func(c *consumer.Config) { c.DeadLetter = "" }, "Config.DeadLetter: is not set"},
 		{"explicit discard", func(c *consumer.Config) { c.DeadLetter = dlq.Discard }, ""},
 		{"least values", func(c *consumer.Config) {
 			c.Prefetch, c.DrainTimeout, c.HoldLimit, c.CrashLimit = -1, -1, -1, -1
@@ -232,17 +232,14 @@ consumer: Topic("orders").Prefetch: -2 is out of range: use 1 to 1048576, 0 for 
 		{"two Topics", func(c *consumer.Consumer) { c.Handle("orders", done, consumer.Topic{}, consumer.Topic{}) },
 			`consumer: Topic("orders"): has more than one Topic: merge them into one`},
 		{"dead letters to the topic itself", func(c *consumer.Consumer) {
-			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("orders")})
-		}, `consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does`},
-		{"dead letters to no name", func(c *consumer.Consumer) {
-			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("")})
-			c.Handle("refunds", done, consumer.Topic{DeadLetter: dlq.Suffix("")})
+			c.Handle("orders", done, consumer.Topic{DeadLetter: "orders"})
+			c.Handle("refunds", done, consumer.Topic{DeadLetter: "*"})
 		}, `
-consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does
-consumer: Topic("refunds").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does`},
+consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as "*-dead" does
+consumer: Topic("refunds").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as "*-dead" does`},
 		{"dead letters to a topic registered before", func(c *consumer.Consumer) {
 			c.Handle("refunds", done)
-			c.Handle("orders", done, consumer.Topic{DeadLetter: dlq.Topic("refunds")})
+			c.Handle("orders", done, consumer.Topic{DeadLetter: "refunds"})
 		}, `consumer: Topic("orders"): "refunds" is a topic and a dead-letter topic at once: consume dead letters with a Consumer of its own`},
 		{"dead letters to a topic registered later", func(c *consumer.Consumer) {
 			c.Handle("orders", done)
@@ -267,7 +264,7 @@ consumer: Topic("orders").BatchSize: 0 is out of range: use 1 or more`},
 		}, `consumer: Topic("orders"): a middleware returned a nil handler: return a handler`},
 		{"everything", func(c *consumer.Consumer) {
 			c.Handle("orders", nil, consumer.Topic{
-				MaxAttempts: -1, HandlerTimeout: -1, MaxBody: -1, DeadLetter: dlq.Topic("orders"),
+				MaxAttempts: -1, HandlerTimeout: -1, MaxBody: -1, DeadLetter: "orders",
 				Retry: &retry.Policy{MaxAge: -1}, Rules: []classify.Rule{nil}, Middleware: []consumer.Middleware{nil},
 			})
 			c.Handle("", done)
@@ -278,7 +275,7 @@ consumer: Topic("orders").MaxBody: -1 is out of range: use a size in bytes, or 0
 consumer: Topic("orders").Retry.MaxAge: is -1ns: use a positive duration, or 0 for the default of 24h0m0s
 consumer: Topic("orders").Rules[0]: is nil: remove it or set it
 consumer: Topic("orders").Middleware[0]: is nil: remove it or set it
-consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as dlq.Suffix("-dead") does
+consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as "*-dead" does
 consumer: Topic("orders"): the handler is nil: pass a function
 consumer: Topic(""): the topic has no name: name the topic to receive from`},
 	} {
@@ -486,7 +483,7 @@ func TestTopicOverridesConfig(t *testing.T) {
 		cfg.MaxConcurrency = 1
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", handler)
-			c.Handle("refunds", handler, consumer.Topic{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: dlq.Topic("graveyard")})
+			c.Handle("refunds", handler, consumer.Topic{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: "graveyard"})
 			c.Handle("small", handler, consumer.Topic{MaxBody: 9, Retry: &retry.Policy{MaxAttempts: 1}})
 		})
 		time.Sleep(time.Minute)

@@ -30,9 +30,9 @@ func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 	if broker == nil {
 		err = errors.Join(faulty("broker", "is nil", "pass a broker, such as memory.New(memory.Options{})"), err)
 	}
-	if cfg.DeadLetter == nil {
+	if cfg.DeadLetter == "" {
 		err = errors.Join(err, faulty("Config.DeadLetter", "is not set: exhausted messages would have nowhere to go",
-			"use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose"))
+			`name a topic, as "*-dead" does, or use dlq.Discard to drop them on purpose`))
 	}
 	if err != nil {
 		return nil, err

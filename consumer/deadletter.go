@@ -228,7 +228,7 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 }
 
 var errNotDiscarded = errors.New("it is a dead letter itself, and dlq.Discard would destroy what is left of its message: " +
-	`name a topic for it, as DeadLetter: dlq.Suffix("-refused") does`)
+	`name a topic for it, as DeadLetter: "*-refused" does`)
 
 // discard drops ds, as dlq.Discard asks, but for those that are dead letters
 // themselves: these are kept. It returns those to deal with again.

@@ -4,7 +4,7 @@
 // in the end dead-lettered, with what happened. The process that embeds
 // Consumers is the worker.
 //
-//	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead")})
+//	c, err := consumer.New(broker, consumer.Config{DeadLetter: "*-dead"})
 //	if err != nil {
 //		return err
 //	}

@@ -34,7 +34,7 @@ const (
 	EventReleased     EventKind = "released"      // given back, not counted
 	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
 	EventRejected     EventKind = "rejected"      // left to the broker's own dead-lettering, as it is; the dead letter is a stub
-	EventDiscarded    EventKind = "discarded"     // dropped as dlq.Discard asked; DeadLetter is set
+	EventDiscarded    EventKind = "discarded"     // dropped, as dlq.Discard asks; DeadLetter is set
 	EventExtended     EventKind = "extended"      // its lease was extended; may come after its last event
 	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
 	EventStuck        EventKind = "stuck"         // a handler ignores that its context has ended

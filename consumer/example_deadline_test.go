@@ -27,7 +27,7 @@ func ExampleTopic_deadline() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(broker, consumer.Config{DeadLetter: "*-dead", Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func ExampleTopic_deadline() {
 func ExampleTopic_startAfter() {
 	ctx, stop := context.WithCancel(context.Background())
 	broker := memory.New(memory.Options{})
-	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(broker, consumer.Config{DeadLetter: "*-dead", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // at a time.
 func exampleConfig() consumer.Config {
 	return consumer.Config{
-		DeadLetter:  dlq.Suffix("-dead"),
+		DeadLetter:  "*-dead",
 		Concurrency: 1,
 		Retry:       retry.Policy{Backoff: retry.Backoff{Base: time.Millisecond}},
 		Logger:      slog.New(slog.DiscardHandler),
@@ -124,7 +124,7 @@ func ExampleConsumer_Handle() {
 			return errors.New("no such mailbox")
 		}
 		return nil
-	}, consumer.Topic{MaxAttempts: 2, DeadLetter: dlq.Topic("unsent")})
+	}, consumer.Topic{MaxAttempts: 2, DeadLetter: "unsent"})
 	go func() {
 		for ; broker.Len("unsent") == 0; time.Sleep(time.Millisecond) {
 			_ = broker.Publish(ctx, "reminders", brokers.Message{Body: []byte("hello")})

@@ -125,5 +125,5 @@ func Example_faultySettings() {
 	fmt.Println(err)
 	// Output:
 	// consumer: Config.Concurrency: -1 is out of range: use 1 to 1048576, or 0 for 10
-	// consumer: Config.DeadLetter: is not set: exhausted messages would have nowhere to go: use dlq.Topic or dlq.Suffix, or dlq.Discard to drop them on purpose
+	// consumer: Config.DeadLetter: is not set: exhausted messages would have nowhere to go: name a topic, as "*-dead" does, or use dlq.Discard to drop them on purpose
 }

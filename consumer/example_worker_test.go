@@ -28,7 +28,7 @@ func Example() {
 	}
 
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter:  dlq.Suffix("-dead"),
+		DeadLetter:  "*-dead",
 		Concurrency: 1,
 		Retry:       retry.Policy{Backoff: retry.Backoff{Base: time.Millisecond}},
 		Logger:      slog.New(slog.DiscardHandler),

@@ -234,7 +234,7 @@ func TestConsumerLogAddsUp(t *testing.T) {
 			}
 		}
 		l := new(ledger)
-		c, err := New(broker, Config{DeadLetter: dlq.Suffix(".dead"), Guard: Guard{Off: true}, Logger: slog.New(l)})
+		c, err := New(broker, Config{DeadLetter: "*.dead", Guard: Guard{Off: true}, Logger: slog.New(l)})
 		if err != nil {
 			t.Fatal(err)
 		}

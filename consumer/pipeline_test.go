@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -23,7 +22,7 @@ import (
 // topic + ".dead".
 func quiet() consumer.Config {
 	return consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"),
+		DeadLetter: "*.dead",
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Guard:      consumer.Guard{Off: true}, // every failure counts, with no other message beside it
 	}

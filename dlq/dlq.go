@@ -29,26 +29,10 @@
 // two faults share a fingerprint, or that no fault has two.
 package dlq
 
-// Topic sends all dead letters to the topic called name. Without a name, as of
-// a variable that is not set, it is Suffix(""): to drop them takes [Discard].
-func Topic(name string) func(topic string) string {
-	if name == "" {
-		return Suffix("")
-	}
-	return func(string) string { return name }
-}
-
-// Suffix sends the dead letters of a topic to the topic of the same name with
-// suffix behind it, such as "-dead". Without one that is the topic itself, which
-// consumer.Config refuses.
-func Suffix(suffix string) func(topic string) string {
-	return func(topic string) string { return topic + suffix }
-}
-
-// Discard DROPS dead letters: a message whose attempts
-// are exhausted, or that is poison, is acked and gone for good. Nobody can read
-// it or send it back. Use it, as DeadLetter: dlq.Discard, only for messages
-// whose loss is harmless. It is not for a topic of dead letters: one that its
-// handler fails for good is never dropped, but comes back in minutes, again and
-// again, until another topic is named for it.
-func Discard(topic string) string { return "" }
+// Discard is a value of consumer.Config.DeadLetter that DROPS dead letters: a
+// message whose attempts are exhausted, or that is poison, is acked and gone for
+// good. Nobody can read it or send it back. Use it only for messages whose loss
+// is harmless. It is not for a topic of dead letters: one that its handler fails
+// for good is never dropped, but comes back in minutes, again and again, until
+// another topic is named for it.
+const Discard = "(discard)"

@@ -11,12 +11,6 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-func ExampleSuffix() {
-	deadLetters := dlq.Suffix("-dead")
-	fmt.Println(deadLetters("orders"))
-	// Output: orders-dead
-}
-
 // Equal faults have equal fingerprints.
 func ExampleEntry_SetError() {
 	for _, text := range []string{

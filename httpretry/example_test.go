@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/httpretry"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
@@ -52,7 +51,7 @@ func Example() {
 
 	broker := memory.New(memory.Options{})
 	worker, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Suffix("-dead"),
+		DeadLetter: "*-dead",
 		Guards:     map[string]consumer.Guard{"payments": {Budget: retries}},
 		Logger:     slog.New(slog.DiscardHandler),
 	})

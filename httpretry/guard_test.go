@@ -18,7 +18,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/httpretry"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/budget"
@@ -296,7 +295,7 @@ func TestWhatTheBreakerHears(t *testing.T) {
 func worker(t *testing.T, c consumer.Config) (*memory.Broker, *consumer.Consumer) {
 	t.Helper()
 	broker := memory.New(memory.Options{})
-	c.DeadLetter, c.Logger = dlq.Suffix(".dead"), slog.New(slog.DiscardHandler)
+	c.DeadLetter, c.Logger = "*.dead", slog.New(slog.DiscardHandler)
 	return broker, must(consumer.New(broker, c))(t)
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/settings"
 )
@@ -246,7 +245,7 @@ func TestBatchesInThePipeline(t *testing.T) {
 		}
 		var mu sync.Mutex
 		done := map[string]int{}
-		worker, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix(".dead"), Logger: slog.New(slog.DiscardHandler)})
+		worker, err := consumer.New(broker, consumer.Config{DeadLetter: "*.dead", Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...con
 	t.Helper()
 	seen := &events{kinds: map[consumer.EventKind]int{}}
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"),
+		DeadLetter: "*.dead",
 		Logger:     slog.New(slog.DiscardHandler),
 		Observers:  []consumer.Observer{seen},
 	})

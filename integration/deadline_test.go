@@ -95,7 +95,7 @@ func (s *starter) Observe(_ context.Context, e consumer.Event) {
 // work starts a worker.
 func (s *starter) work(t *testing.T, b brokers.Broker, topic string) (stop func()) {
 	t.Helper()
-	c, err := consumer.New(b, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{s}})
+	c, err := consumer.New(b, consumer.Config{DeadLetter: "*-dead", Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{s}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 		const deadline = 4 * time.Second
 		dead := make(chan dlq.Entry, 10)
 		c, err := consumer.New(b, consumer.Config{
-			DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.DiscardHandler), HoldLimit: -1,
+			DeadLetter: "*-dead", Logger: slog.New(slog.DiscardHandler), HoldLimit: -1,
 			Guard: consumer.Guard{Off: true}, Retry: retry.Policy{MaxAttempts: 100, Backoff: retry.Backoff{Base: time.Second, Multiplier: 1, Jitter: retry.NoJitter}},
 			Observers: []consumer.Observer{observing(func(e consumer.Event) {
 				if e.Kind == consumer.EventDeadLettered {

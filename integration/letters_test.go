@@ -149,7 +149,7 @@ func lettersThatWait(t *testing.T, b brokers.Broker, err error, topic string) {
 	open, finish := sync.OnceFunc(func() { close(opened) }), sync.OnceFunc(func() { close(done) })
 	good, dead, published := map[string]bool{}, map[string]bool{}, 0
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Suffix("-dead"),
+		DeadLetter: "*-dead",
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Observers: []consumer.Observer{observing(func(e consumer.Event) {
 			mu.Lock()

@@ -17,7 +17,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/metrics"
 )
 
@@ -27,7 +26,7 @@ func work(t *testing.T, m *metrics.Metrics, handle consumer.Handler, bodies ...s
 	t.Helper()
 	broker := memory.New(memory.Options{})
 	worker := must(consumer.New(broker, consumer.Config{
-		DeadLetter:   dlq.Suffix(".dead"),
+		DeadLetter:   "*.dead",
 		Observers:    []consumer.Observer{m},
 		Logger:       slog.New(slog.DiscardHandler),
 		DrainTimeout: time.Second,

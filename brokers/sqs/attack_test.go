@@ -116,7 +116,7 @@ func (a *attack) run(ctx context.Context, options Options, handle func(body stri
 	}
 	defer b.Close(context.WithoutCancel(a.Context()))
 	c, err := consumer.New(b, consumer.Config{
-		DeadLetter: dlq.Topic(a.dead), Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{a}, Random: a.random,
+		DeadLetter: a.dead, Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{a}, Random: a.random,
 	})
 	if err != nil {
 		return err

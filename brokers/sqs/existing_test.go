@@ -21,7 +21,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqs/sqstest"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
@@ -215,7 +214,7 @@ func employ(t testing.TB, o Options, suffix string) *workman {
 		t.Fatal(err)
 	}
 	w := &workman{TB: t, broker: b, jobs: "jobs" + suffix, dead: "dead" + suffix, ended: make(chan error, 1), news: make(chan string, 1000)}
-	c, err := consumer.New(b, consumer.Config{DeadLetter: dlq.Topic(w.dead), Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{w}})
+	c, err := consumer.New(b, consumer.Config{DeadLetter: w.dead, Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{w}})
 	if err != nil {
 		t.Fatal(err)
 	}

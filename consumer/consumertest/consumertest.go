@@ -61,8 +61,8 @@ func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.
 	if d.Message.ID == "" {
 		d.Message.ID = "message-1"
 	}
-	if cfg.DeadLetter == nil {
-		cfg.DeadLetter = dlq.Suffix("-dead")
+	if cfg.DeadLetter == "" {
+		cfg.DeadLetter = "*-dead"
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -24,7 +24,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqs"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 )
 
 type order struct{ Cents int }
@@ -97,7 +96,7 @@ func TestOnABroker(t *testing.T) {
 	got := &ends{n: 3, all: cancel, how: map[string]string{}}
 	worker, err := consumer.New(broker, consumer.Config{
 		Group:      topic, // of workers on Kafka
-		DeadLetter: dlq.Suffix("-dead"),
+		DeadLetter: "*-dead",
 		HoldLimit:  -1, // each retry waits in the broker, however short
 		Observers:  []consumer.Observer{got},
 	})

@@ -70,7 +70,7 @@ func publish(ctx context.Context, broker *kafka.Broker, topic string, n int) err
 // work runs a worker for topic, or for its dead letters, until ctx ends.
 func work(ctx context.Context, broker brokers.Broker, topic string, letters bool) error {
 	config := consumer.Config{
-		DeadLetter: dlq.Suffix("-dead"),
+		DeadLetter: "*-dead",
 		Retry:      retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor: 3 * time.Second}},
 	}
 	handler := consumer.JSON(charge)

@@ -22,7 +22,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -49,7 +48,7 @@ const concurrency = 10
 // newWorker returns a consumer that charges the orders of the topic "orders".
 func newWorker(broker brokers.Broker, pay payments, watch stage) (*consumer.Consumer, error) {
 	worker, err := consumer.New(broker, consumer.Config{
-		DeadLetter:   dlq.Topic(deadTopic),
+		DeadLetter:   deadTopic,
 		Retry:        watch.policy,
 		Concurrency:  concurrency,
 		DrainTimeout: 5 * time.Second,

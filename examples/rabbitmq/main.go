@@ -73,7 +73,7 @@ func publish(ctx context.Context, broker *rabbitmq.Broker, queue string, n int) 
 // work runs a worker for queue, or for its dead letters, until ctx ends.
 func work(ctx context.Context, broker brokers.Broker, queue string, letters bool) error {
 	config := consumer.Config{
-		DeadLetter: dlq.Suffix("-dead"),
+		DeadLetter: "*-dead",
 		Retry:      retry.Policy{Backoff: retry.Backoff{Base: 5 * time.Second, Floor: 3 * time.Second}},
 	}
 	handler := consumer.JSON(charge)

@@ -38,7 +38,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // usually signal.NotifyContext
 	defer cancel()
 	broker := memory.New(memory.Options{})
-	worker, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix("-dead")})
+	worker, err := consumer.New(broker, consumer.Config{DeadLetter: "*-dead"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/idempotency"
 	"github.com/redrive-go/redrive/idempotency/redisstore"
 )
@@ -25,7 +24,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	worker, err := consumer.New(memory.New(memory.Options{}), consumer.Config{
-		DeadLetter: dlq.Suffix("-dead"),
+		DeadLetter: "*-dead",
 		Middleware: []consumer.Middleware{once},
 	})
 	if err != nil {

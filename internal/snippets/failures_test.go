@@ -20,7 +20,6 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/goldentest"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/flow"
@@ -249,7 +248,7 @@ func work(t *testing.T, h consumer.Handler, some, others int) (limit float64, pu
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Suffix("-dead"), Observers: []consumer.Observer{seen}, Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1,
+		DeadLetter: "*-dead", Observers: []consumer.Observer{seen}, Logger: slog.New(slog.DiscardHandler), DrainTimeout: -1,
 		Guards: map[string]consumer.Guard{"orders": {Limiter: limiter}},
 	})
 	must(t, err)

@@ -22,7 +22,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/livetest"
 	"github.com/redrive-go/redrive/retry"
 )
@@ -120,7 +119,7 @@ var unguarded = consumer.Guard{Off: true}
 // run works until the returned function is called.
 func (o *own) run(config consumer.Config, handler consumer.Handler) (stop func() error) {
 	o.Helper()
-	config.DeadLetter = dlq.Suffix(".dead")
+	config.DeadLetter = "*.dead"
 	config.Guard = unguarded
 	config.Logger = slog.New(slog.DiscardHandler)
 	c, err := consumer.New(o.broker, config)

@@ -13,7 +13,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
@@ -67,7 +66,7 @@ func TestQueuesDeletedInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen := &ledger{runs: map[string]int{}, lost: map[string]int{}}
-		c, err := consumer.New(o.broker, consumer.Config{DeadLetter: dlq.Suffix(".dead"), Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{seen}})
+		c, err := consumer.New(o.broker, consumer.Config{DeadLetter: "*.dead", Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{seen}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/livetest"
 	"github.com/redrive-go/redrive/retry"
 )
@@ -159,7 +158,7 @@ func delayWorker(ctx context.Context, address, topic, journal string) error {
 	c, err := consumer.New(broker, consumer.Config{
 		Concurrency: 200,
 		Guard:       unguarded,
-		DeadLetter:  dlq.Suffix(".dead"),
+		DeadLetter:  "*.dead",
 		Logger:      slog.New(slog.DiscardHandler),
 		Retry:       retry.Policy{MaxRetryAfter: longestOnKafka * 9 / 8, Backoff: retry.Backoff{Base: time.Millisecond, Cap: shortestOnKafka}},
 	})

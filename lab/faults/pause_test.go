@@ -17,7 +17,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqs"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/livetest"
 )
 
@@ -226,7 +225,7 @@ func (w *watch) publish(ctx context.Context, t *testing.T, broker brokers.Broker
 
 func testPause(t *testing.T, broker brokers.Broker, orders, mails, dead string) {
 	w := &watch{orders: orders, mails: mails, published: map[string]time.Time{}, handled: map[string]bool{}}
-	c, err := consumer.New(broker, consumer.Config{DeadLetter: dlq.Suffix(dead), Observers: []consumer.Observer{w}, Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(broker, consumer.Config{DeadLetter: "*" + dead, Observers: []consumer.Observer{w}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -154,7 +154,7 @@ func sqsWorker(ctx context.Context, address string) error {
 	}
 	defer broker.Close(context.WithoutCancel(ctx))
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Suffix("-dead"),
+		DeadLetter: "*-dead",
 		Lease:      workerLease,
 		Logger:     slog.New(slog.DiscardHandler),
 	})
@@ -388,7 +388,7 @@ func testSQSPoison(t *testing.T, code string) {
 		Concurrency: 5,
 		Observers:   []consumer.Observer{&refusals},
 		Guard:       unguarded, // a guard would put most of the flood aside
-		DeadLetter:  dlq.Suffix("-dead"),
+		DeadLetter:  "*-dead",
 		Lease:       workerLease,
 		Logger:      slog.New(slog.DiscardHandler),
 		Retry:       retry.Policy{MaxAttempts: 3},

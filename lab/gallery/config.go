@@ -6,14 +6,13 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry/budget"
 )
 
 // config is the default one, with what the incident itself names.
 func (i Incident) config() consumer.Config {
 	return consumer.Config{
-		DeadLetter:     dlq.Suffix(".dead"),
+		DeadLetter:     "*.dead",
 		HandlerTimeout: i.Timeout,
 		Concurrency:    i.Handlers,
 		OrderByKey:     i.Ordered,

@@ -7,12 +7,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -155,7 +155,7 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 		HeaderLimit:  pick(d, 0, 0, 0, 2<<10, 4<<10),
 		MessageLimit: pick(d, 0, 0, 0, 1100),
 	}
-	dead := pick[func(string) string](d, dlq.Suffix(".dead"), dlq.Suffix(".dead"), dlq.Topic("graveyard"))
+	dead := pick(d, "*.dead", "*.dead", "graveyard")
 	for i := range 1 + d.IntN(5) {
 		s.topics = append(s.topics, d.topic(i, dead))
 	}
@@ -184,10 +184,10 @@ func (s *scenario) digest() uint64 {
 	return h.Sum64()
 }
 
-func (d dice) topic(i int, dead func(string) string) topic {
+func (d dice) topic(i int, dead string) topic {
 	t := topic{name: "topic-" + strconv.Itoa(i), policy: d.policy(), timeout: d.between(d.pace.timeout[0], d.pace.timeout[1]),
 		noRepeat: d.chance(0.1), tenants: d.chance(0.15)}
-	t.dead = dead(t.name)
+	t.dead = strings.ReplaceAll(dead, "*", t.name)
 	if d.chance(0.08) {
 		t.dead = ""
 	}

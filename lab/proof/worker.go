@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -76,7 +77,7 @@ func (w *worker) consume(ctx context.Context) error {
 	config := w.slot.config
 	config.Logger = slog.New(slog.DiscardHandler)
 	config.Instance = "proof"
-	config.DeadLetter = dlq.Suffix(".dead") // each topic has its own
+	config.DeadLetter = "*.dead" // each topic has its own
 	config.Random = w.random()
 	if w.slot.observed {
 		config.Observers = []consumer.Observer{observer{w}}
@@ -112,9 +113,8 @@ func (w *worker) random() func() float64 {
 }
 
 func (w *worker) register(c *consumer.Consumer, t *topic) {
-	dead := t.dead
 	settings := consumer.Topic{
-		DeadLetter:     func(string) string { return dead },
+		DeadLetter:     cmp.Or(t.dead, dlq.Discard),
 		Retry:          &t.policy,
 		HandlerTimeout: t.timeout,
 		MaxBody:        t.maxBody,

@@ -95,7 +95,7 @@ func (w *world) must(err error) {
 
 func (w *world) startWorker(ctx context.Context) {
 	c, err := consumer.New(w.broker, consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"), Receipts: "receipts", Logger: slog.New(slog.DiscardHandler),
+		DeadLetter: "*.dead", Receipts: "receipts", Logger: slog.New(slog.DiscardHandler),
 		Observers: []consumer.Observer{pauses{w}},
 	})
 	w.must(err)

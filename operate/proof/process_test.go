@@ -10,7 +10,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/internal/serve"
 	"github.com/redrive-go/redrive/operate/store"
 )
@@ -102,7 +101,7 @@ func (v *virtual) worker(broker, topic, group string) func(context.Context, *pro
 	return func(ctx context.Context, p *process) error {
 		w := &worker{
 			play: v.play, Broker: &link{v.brokers[broker], p}, topic: topic, receipts: "receipts", group: group, gone: p.gone,
-			dead: dlq.Suffix("-dead"), work: func(context.Context) { time.Sleep(20 * time.Millisecond) },
+			dead: "*-dead", work: func(context.Context) { time.Sleep(20 * time.Millisecond) },
 		}
 		return w.run(ctx)
 	}

@@ -90,7 +90,7 @@ type worker struct {
 	*play
 	brokers.Broker
 	topic, receipts, group string
-	dead                   func(topic string) string
+	dead                   string                    // as consumer.Config.DeadLetter
 	work                   func(ctx context.Context) // what a run takes
 	gone                   func() bool               // the worker does nothing any more; nil for never
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/harness"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/breaktest"
@@ -214,7 +213,7 @@ func (w *world) work(ctx context.Context, lane int) {
 		if err == nil {
 			worker := &worker{
 				play: w.play, Broker: b, topic: w.topic(lane), receipts: w.receipts(lane), group: w.group(lane),
-				dead: dlq.Suffix("-dead"), work: func(ctx context.Context) { w.arrive(ctx, lane) },
+				dead: "*-dead", work: func(ctx context.Context) { w.arrive(ctx, lane) },
 			}
 			err = worker.run(ctx)
 			_ = b.Close(context.WithoutCancel(ctx))

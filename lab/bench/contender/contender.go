@@ -17,7 +17,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 )
 
 // World is a broker, with queues (or topics) of names that nobody else has.
@@ -103,8 +102,8 @@ func Work(ctx context.Context, w World, cfg consumer.Config, h consumer.Handler,
 		return err
 	}
 	defer broker.Close(context.WithoutCancel(ctx))
-	if cfg.DeadLetter == nil {
-		cfg.DeadLetter = dlq.Suffix(Dead)
+	if cfg.DeadLetter == "" {
+		cfg.DeadLetter = "*" + Dead
 	}
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	c, err := consumer.New(broker, cfg)

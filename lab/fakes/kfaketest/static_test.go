@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 )
 
 // static is a worker with an InstanceID.
@@ -96,7 +95,7 @@ func TestTwoWorkersWithOneInstanceID(t *testing.T) {
 	w.create("orders")
 	from := w.broker()
 	b := w.broker(func(o *kafka.Options) { o.InstanceID, o.SessionTimeout = "worker-1", 5*time.Second })
-	c, err := consumer.New(b, consumer.Config{DeadLetter: dlq.Suffix("-dead"), Logger: slog.New(slog.NewTextHandler(w, nil))})
+	c, err := consumer.New(b, consumer.Config{DeadLetter: "*-dead", Logger: slog.New(slog.NewTextHandler(w, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -128,7 +127,7 @@ func (w *world) succeeded(body string) bool {
 func (w *world) run(b *kafka.Broker, topics ...string) (stop func() error, ended <-chan struct{}) {
 	w.Helper()
 	c, err := consumer.New(b, consumer.Config{
-		DeadLetter:   dlq.Suffix("-dead"),
+		DeadLetter:   "*-dead",
 		HoldLimit:    -1, // all retries wait in the broker
 		DrainTimeout: time.Second,
 		Retry:        retry.Policy{Backoff: retry.Backoff{Base: 100 * time.Millisecond}},

@@ -342,7 +342,7 @@ func (s *site) works(plain string) {
 			cancel()
 		}
 	}
-	worker := s.consumer(broker, consumer.Config{Group: s.named("billing-TAG"), DeadLetter: dlq.Topic(s.named("orders-dead-TAG")), HoldLimit: -1})
+	worker := s.consumer(broker, consumer.Config{Group: s.named("billing-TAG"), DeadLetter: s.named("orders-dead-TAG"), HoldLimit: -1})
 	worker.Handle(topic, func(ctx context.Context, m *brokers.Message) error {
 		switch meta := consumer.MetaFrom(ctx); {
 		case string(m.Body) == "dead":

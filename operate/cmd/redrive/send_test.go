@@ -14,7 +14,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
 	"github.com/redrive-go/redrive/operate/store"
@@ -56,7 +55,7 @@ func bad(string) error  { return errBug }
 func (s *shop) work(broker, topic string) (w *worker, stop func()) {
 	s.Helper()
 	w = &worker{fate: good}
-	c, err := consumer.New(s.brokers[broker], consumer.Config{DeadLetter: dlq.Suffix("-dead"), Receipts: "receipts", Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(s.brokers[broker], consumer.Config{DeadLetter: "*-dead", Receipts: "receipts", Logger: slog.New(slog.DiscardHandler)})
 	must(s, err)
 	c.Handle(topic, w.handle)
 	ctx, cancel := context.WithCancel(s.Context())

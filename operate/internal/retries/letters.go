@@ -91,7 +91,7 @@ const reopen = 5 * time.Second
 // version that it died with, until ctx ends. A letter of no task becomes one again.
 func (l *Letters) Receive(ctx context.Context, log *slog.Logger, revive func(ctx context.Context, taskID string, version int64) error) {
 	for ctx.Err() == nil {
-		worker, err := consumer.New(l.Broker, consumer.Config{Group: l.Group, DeadLetter: dlq.Topic(l.Topic), Logger: log})
+		worker, err := consumer.New(l.Broker, consumer.Config{Group: l.Group, DeadLetter: l.Topic, Logger: log})
 		if err == nil {
 			worker.Handle(l.Origin, func(ctx context.Context, m *brokers.Message) error {
 				var doc letterDoc

@@ -247,7 +247,7 @@ func work(ctx context.Context, broker *memory.Broker, topics []string, cfg consu
 
 func quiet() consumer.Config {
 	return consumer.Config{
-		DeadLetter: dlq.Suffix(".dead"),
+		DeadLetter: "*.dead",
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Random:     rand.Float64,
 	}

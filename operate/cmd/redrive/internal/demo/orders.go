@@ -13,7 +13,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/config"
 )
 
@@ -46,7 +45,7 @@ func message(n int) brokers.Message {
 // default configuration but for the receipts.
 func (d *demo) newWorker(broker brokers.Broker) (*consumer.Consumer, error) {
 	worker, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Topic(d.dead), Receipts: d.receipts, Logger: slog.New(slog.DiscardHandler),
+		DeadLetter: d.dead, Receipts: d.receipts, Logger: slog.New(slog.DiscardHandler),
 		Guard: consumer.Guard{Off: true}, // or it would wait with 4,000 dead letters in a row
 	})
 	if err != nil {
