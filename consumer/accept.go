@@ -238,7 +238,7 @@ func (p *pipeline) putOnTrial(d *delivery) bool {
 	wait := time.Duration(p.cfg.Random() * float64(min(trialWait, p.longestDelay)))
 	m.Crashes, m.DueAt = d.Abandoned, now.Add(wait)
 	d.setMeta(m)
-	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Action: retry.ActionRetry, Delay: wait, Reason: onSuspicion.reason}})
+	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Retry: true, Delay: wait, Reason: onSuspicion.reason}})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.settle(brokers.Retry, d)

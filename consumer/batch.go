@@ -73,7 +73,7 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 	case v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown:
 		return false
 	}
-	again := retry.Decision{Action: retry.ActionRetry, Reason: reasonBatch}
+	again := retry.Decision{Retry: true, Reason: reasonBatch}
 	timedOut := errors.Is(cause, classify.ErrAttemptTimeout)
 	o := outcomeOf(v, timedOut)
 	for i, d := range a.runs() {

@@ -139,8 +139,8 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		t.end = d.outageEnd(p.caps.Retention)
 	}
 	decision := d.sub.decide(d.failure(now, now.Sub(began), v), t, p.cfg.Random())
-	if decision.Action == retry.ActionRetry && d.expires(now.Add(decision.Delay)) {
-		decision = retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonExpired, Counted: decision.Counted}
+	if decision.Retry && d.expires(now.Add(decision.Delay)) {
+		decision = retry.Decision{DeadLetter: true, Reason: reasonExpired, Counted: decision.Counted}
 	}
 	p.carryOut(d, decision, t, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
 }
@@ -148,7 +148,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 // carryOut does what was decided on the failure that e reports.
 func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Event, cause error) {
 	var letter dlq.Entry
-	if decision.Action == retry.ActionRetry || decision.Action == retry.ActionDeadLetter {
+	if decision.Retry || decision.DeadLetter {
 		letter = p.letters.write(d, e.Err, e.Verdict)
 		first := !d.isRetry()
 		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, t.excused))
@@ -157,24 +157,25 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Eve
 		}
 	}
 	p.observe(d, e)
-	if decision.Action == retry.ActionNone {
+	class := e.Verdict.Class
+	if !decision.Retry && !decision.DeadLetter && class != classify.ClassSkipped && class != classify.ClassShutdown {
 		p.drop(d, leaseLost(cause))
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch decision.Action {
-	case retry.ActionRetry:
+	switch {
+	case decision.Retry:
 		p.wait(d, p.holdLimit(d))
-	case retry.ActionDeadLetter:
-		if e.Verdict.Class == classify.ClassPoison && !d.returned() && d.sub.dependency.limiter != nil {
+	case decision.DeadLetter:
+		if class == classify.ClassPoison && !d.returned() && d.sub.dependency.limiter != nil {
 			p.judge(d, decision.Reason, letter, e.Time)
 		} else {
 			p.deadLetter(d, decision.Reason, letter)
 		}
-	case retry.ActionAck:
+	case class == classify.ClassSkipped:
 		p.settle(brokers.Ack, d)
-	case retry.ActionRelease:
+	default:
 		p.settle(brokers.Release, d)
 	}
 }
@@ -224,11 +225,11 @@ type trial struct {
 // that was asked for.
 func (r *route) decide(f retry.FailedRun, t trial, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
-		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonAmbiguous, Counted: true}
+		return retry.Decision{DeadLetter: true, Reason: reasonAmbiguous, Counted: true}
 	}
 	d := r.weigh(f, t, random)
-	if d.Action == retry.ActionRetry && !t.end.IsZero() && f.Now.Add(d.Delay).After(t.end) {
-		return retry.Decision{Action: retry.ActionDeadLetter, Reason: reasonOutage, Counted: d.Counted}
+	if d.Retry && !t.end.IsZero() && f.Now.Add(d.Delay).After(t.end) {
+		return retry.Decision{DeadLetter: true, Reason: reasonOutage, Counted: d.Counted}
 	}
 	return d
 }
@@ -299,7 +300,7 @@ func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string,
 	m.LastFailedAt, m.Excused, m.Crashes = now, excused, 0
 	m.Class = class
 	m.Delay = decision.Delay
-	if decision.Action == retry.ActionRetry {
+	if decision.Retry {
 		m.DueAt = now.Add(decision.Delay)
 	}
 	old := m.History[max(0, len(m.History)-historyLimit+1):]

@@ -54,10 +54,10 @@ func TestDecide(t *testing.T) {
 			r := &route{noRepeat: tt.noRepeat}
 			low, high := r.decide(f, tt.trial, 0), r.decide(f, tt.trial, 0.9999)
 			reason := ""
-			if low.Action == retry.ActionDeadLetter {
+			if low.DeadLetter {
 				reason = low.Reason
 			}
-			if reason != tt.want || low.Counted != tt.counted || low.Action != high.Action {
+			if reason != tt.want || low.Counted != tt.counted || low.Retry != high.Retry || low.DeadLetter != high.DeadLetter {
 				t.Errorf("%+v, want reason %q, counted %v", low, tt.want, tt.counted)
 			}
 			if low.Delay.Round(time.Millisecond) != tt.least || (high.Delay-tt.most).Abs() > tt.most/100 {

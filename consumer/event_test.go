@@ -20,7 +20,6 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/retry"
 )
 
 const (
@@ -167,14 +166,14 @@ func TestEventFields(t *testing.T) {
 			at                 time.Duration
 			attempt, counted   int
 			duration, lateness time.Duration
-			action             retry.Action
+			retries, dies      bool
 		}{
 			{kind: received},
 			{kind: started, attempt: 1},
-			{kind: failed, at: ms, attempt: 1, counted: 1, duration: ms, action: retry.ActionRetry},
+			{kind: failed, at: ms, attempt: 1, counted: 1, duration: ms, retries: true},
 			{kind: held, at: ms, attempt: 1, counted: 1},
 			{kind: started, at: 3001 * ms, attempt: 2, counted: 1, lateness: 2 * time.Second},
-			{kind: failed, at: 3002 * ms, attempt: 2, counted: 2, duration: ms, action: retry.ActionDeadLetter},
+			{kind: failed, at: 3002 * ms, attempt: 2, counted: 2, duration: ms, dies: true},
 			{kind: deadLettered, at: 3002 * ms, attempt: 2, counted: 2},
 			{kind: acked, at: 3002 * ms, attempt: 2, counted: 2},
 		} {
@@ -183,7 +182,7 @@ func TestEventFields(t *testing.T) {
 			}
 			e := events[i]
 			if e.Kind != want.kind || e.Time.Sub(began) != want.at || e.Attempt != want.attempt || e.Meta.Attempt != want.counted ||
-				e.Duration != want.duration || e.Lateness != want.lateness || e.Decision.Action != want.action {
+				e.Duration != want.duration || e.Lateness != want.lateness || e.Decision.Retry != want.retries || e.Decision.DeadLetter != want.dies {
 				t.Errorf("event %d: %+v\nwant %+v", i, e, want)
 			}
 			isFailure, isLetter := e.Kind == failed, e.Kind == deadLettered

@@ -66,13 +66,13 @@ func ExampleHandler() {
 	for _, order := range []string{"caviar", "tea", "coffee", "cake"} {
 		v := classify.Of(handler(context.Background(), &brokers.Message{Body: []byte(order)}))
 		d := retry.Decide(retry.Policy{}, retry.FailedRun{Verdict: v}, 0)
-		fmt.Printf("%s: %s, %v\n", order, v.Class, d.Action)
+		fmt.Printf("%s: %s, retry: %v, dead letter: %v\n", order, v.Class, d.Retry, d.DeadLetter)
 	}
 	// Output:
-	// caviar: poison, dead-letter
-	// tea: throttled, retry
-	// coffee: skipped, ack
-	// cake: unknown, retry
+	// caviar: poison, retry: false, dead letter: true
+	// tea: throttled, retry: true, dead letter: false
+	// coffee: skipped, retry: false, dead letter: false
+	// cake: unknown, retry: true, dead letter: false
 }
 
 // A typed handler. What is no order is dead at once, with its bytes as they

@@ -9,7 +9,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/retry"
 )
 
 // Middleware runs around every attempt. This one turns away tenants that are
@@ -80,7 +79,7 @@ type counter struct{ retries, dead int }
 
 func (c *counter) Observe(_ context.Context, e consumer.Event) {
 	switch {
-	case e.Kind == consumer.EventFailed && e.Decision.Action == retry.ActionRetry:
+	case e.Kind == consumer.EventFailed && e.Decision.Retry:
 		c.retries++
 	case e.Kind == consumer.EventDeadLettered:
 		c.dead++

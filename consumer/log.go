@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/internal/text"
+	"github.com/redrive-go/redrive/retry"
 )
 
 // reporter tells the log and the observers what happens.
@@ -276,7 +277,7 @@ func (l *logObserver) attributes(e Event) []slog.Attr {
 		attrs = append(attrs, name("operation", e.Operation))
 	}
 	if e.Kind == EventFailed {
-		attrs = append(attrs, slog.String("outcome", e.Decision.Action.String()), slog.Duration("delay", e.Decision.Delay))
+		attrs = append(attrs, slog.String("outcome", outcomeIn(e.Decision)), slog.Duration("delay", e.Decision.Delay))
 	}
 	if d := e.DeadLetter; d != nil {
 		attrs = append(attrs, name("reason", d.Reason), name("fingerprint", d.Fingerprint), slog.String("dead_error", oneLine(d.ErrorText)))
@@ -285,6 +286,17 @@ func (l *logObserver) attributes(e Event) []slog.Attr {
 		attrs = append(attrs, slog.String("error", l.textOf(e.Err)))
 	}
 	return attrs
+}
+
+// outcomeIn is a decision in a word.
+func outcomeIn(d retry.Decision) string {
+	switch {
+	case d.Retry:
+		return "retry"
+	case d.DeadLetter:
+		return "dead-letter"
+	}
+	return d.Reason
 }
 
 // name is an attribute whose value may be anybody's choice.

@@ -173,7 +173,7 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 		var out bytes.Buffer
 		log := newLogObserver(slog.New(slog.NewJSONHandler(&out, nil)), dlq.Redact)
 		log.Observe(context.Background(), Event{Kind: kind, Time: time.Now(), Topic: "orders", Message: message, Attempt: 3,
-			Verdict: verdict, Decision: retry.Decision{Action: retry.ActionRetry, Delay: time.Second}, DeadLetter: entry, Err: failed})
+			Verdict: verdict, Decision: retry.Decision{Retry: true, Delay: time.Second}, DeadLetter: entry, Err: failed})
 		log.stopped(fmt.Errorf("consumer: open orders: amqp://user:%s@host/", secret))
 		if strings.Contains(out.String(), secret) {
 			t.Errorf("%s: the secret is in the log: %s", kind, out.String())

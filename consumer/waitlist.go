@@ -233,7 +233,7 @@ func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why 
 	m.DueAt = now.Add(wait)
 	d.setMeta(m)
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why.err,
-		Decision: retry.Decision{Action: retry.ActionRetry, Delay: wait, Reason: why.reason}})
+		Decision: retry.Decision{Retry: true, Delay: wait, Reason: why.reason}})
 	p.wait(d, p.holdLimit(d))
 }
 

@@ -338,7 +338,7 @@ func (c *call) delay(r result) (time.Duration, bool) {
 	}
 	policy := retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: c.Delay, Cap: c.MaxWait}, MaxRetryAfter: c.MaxWait, FreeThrottles: -1}
 	d := retry.Decide(policy, retry.FailedRun{Attempt: 1, Now: r.ended, Verdict: v}, rand.Float64())
-	return d.Delay, d.Action == retry.ActionRetry
+	return d.Delay, d.Retry
 }
 
 // fits reports whether the context of the request has so much time left.

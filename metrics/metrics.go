@@ -9,7 +9,6 @@ import (
 
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/retry"
 )
 
 // Metrics counts the events of one Consumer. Make one with [New], put it into
@@ -232,16 +231,16 @@ func (s *series) started(e *consumer.Event) {
 func (s *series) fails(e *consumer.Event) {
 	s.states.forget(e.Message)
 	outcome := lost
-	switch e.Decision.Action {
-	case retry.ActionAck:
-		outcome = skipped
-	case retry.ActionRetry:
+	switch {
+	case e.Decision.Retry:
 		if outcome = rescheduled; e.Verdict.Deferred {
 			outcome = deferred
 		}
-	case retry.ActionDeadLetter:
+	case e.Decision.DeadLetter:
 		outcome = buried
-	case retry.ActionRelease:
+	case e.Verdict.Class == classify.ClassSkipped:
+		outcome = skipped
+	case e.Verdict.Class == classify.ClassShutdown:
 		outcome = released
 	}
 	s.attempts[outcome][classOf(e.Verdict.Class)].Add(1)

@@ -102,11 +102,16 @@ func (s *script) event(e consumer.Event) {
 	s.m.Observe(context.Background(), e)
 }
 
+var (
+	retries = retry.Decision{Retry: true}
+	dies    = retry.Decision{DeadLetter: true}
+)
+
 // failed is the event of a run that failed.
-func failed(class classify.Class, action retry.Action) consumer.Event {
+func failed(class classify.Class, decision retry.Decision) consumer.Event {
 	return consumer.Event{
 		Kind: consumer.EventFailed, Duration: 2 * time.Second, Err: errors.New("no"),
-		Verdict: classify.Verdict{Class: class}, Decision: retry.Decision{Action: action},
+		Verdict: classify.Verdict{Class: class}, Decision: decision,
 	}
 }
 
@@ -153,7 +158,7 @@ func TestSuccess(t *testing.T) {
 func TestRetry(t *testing.T) {
 	s := newScript(t)
 	s.see(received, started)
-	e := failed(classify.ClassThrottled, retry.ActionRetry)
+	e := failed(classify.ClassThrottled, retries)
 	s.meta.FirstFailedAt, s.meta.DueAt = noon, noon.Add(time.Minute)
 	s.event(e)
 	s.see(held)
@@ -171,7 +176,7 @@ func TestRetry(t *testing.T) {
 		"redrive_messages_held{topic=orders}":                                          0,
 		"redrive_messages_running{topic=orders}":                                       1,
 	})
-	s.event(failed(classify.ClassThrottled, retry.ActionRetry))
+	s.event(failed(classify.ClassThrottled, retries))
 	s.see(retried, received)
 	expect(t, s.m, map[string]float64{
 		"redrive_settlements_total{action=retry,topic=orders}": 1,
@@ -194,37 +199,37 @@ func TestEveryRunIsCountedOnce(t *testing.T) {
 		{"success", func(s *script) { s.see(succeeded, acked) }, "none,outcome=success"},
 		{"success, and the ack comes too late", func(s *script) { s.see(succeeded, leaseLost) }, "none,outcome=success"},
 		{"dead letter", func(s *script) {
-			s.event(failed(classify.ClassPoison, retry.ActionDeadLetter))
+			s.event(failed(classify.ClassPoison, dies))
 			s.event(letter(consumer.EventDeadLettered))
 			s.see(acked)
 		}, "poison,outcome=dead_letter"},
-		{"skip", func(s *script) { s.event(failed(classify.ClassPoison, retry.ActionAck)); s.see(acked) }, "poison,outcome=skip"},
+		{"skip", func(s *script) { s.event(failed(classify.ClassSkipped, retry.Decision{})); s.see(acked) }, "skipped,outcome=skip"},
 		{"retry refused by the broker", func(s *script) {
-			s.event(failed(classify.ClassTransient, retry.ActionRetry))
+			s.event(failed(classify.ClassTransient, retries))
 			s.see(held)
 			s.event(letter(consumer.EventDeadLettered))
 			s.see(acked)
 		}, "transient,outcome=retry"},
 		{"held, then lost", func(s *script) {
-			s.event(failed(classify.ClassTransient, retry.ActionRetry))
+			s.event(failed(classify.ClassTransient, retries))
 			s.see(held, leaseLost)
 		}, "transient,outcome=retry"},
 		{"held at a drain", func(s *script) {
-			s.event(failed(classify.ClassTransient, retry.ActionRetry))
+			s.event(failed(classify.ClassTransient, retries))
 			s.see(held, retried)
 		}, "transient,outcome=retry"},
 		{"deferred", func(s *script) {
-			e := failed(classify.ClassTransient, retry.ActionRetry)
+			e := failed(classify.ClassTransient, retries)
 			e.Verdict.Deferred = true
 			s.event(e)
 			s.see(retried)
 		}, "transient,outcome=defer"},
-		{"shutdown", func(s *script) { s.event(failed(classify.ClassShutdown, retry.ActionRelease)); s.see(released) }, "shutdown,outcome=release"},
-		{"lost by the handler's word", func(s *script) { s.event(failed(classify.ClassLost, retry.ActionNone)); s.see(leaseLost) }, "lost,outcome=lost"},
+		{"shutdown", func(s *script) { s.event(failed(classify.ClassShutdown, retry.Decision{})); s.see(released) }, "shutdown,outcome=release"},
+		{"lost by the handler's word", func(s *script) { s.event(failed(classify.ClassLost, retry.Decision{})); s.see(leaseLost) }, "lost,outcome=lost"},
 		{"lost while it runs", func(s *script) { s.see(leaseLost) }, "lost,outcome=lost"},
 		{"stuck, then lost", func(s *script) { s.see(stuckHandler, unstuck, leaseLost) }, "lost,outcome=lost"},
 		{"stuck at the end of a drain", func(s *script) { s.see(stuckHandler, stuckHandler, released) }, "shutdown,outcome=release"},
-		{"a class of the user's", func(s *script) { s.event(failed("gremlins", retry.ActionRetry)); s.see(retried) }, "other,outcome=retry"},
+		{"a class of the user's", func(s *script) { s.event(failed("gremlins", retries)); s.see(retried) }, "other,outcome=retry"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -302,8 +307,8 @@ func TestReturned(t *testing.T) {
 	s.see(received, started, succeeded)
 	s.meta.RedriveCount = 1
 	s.see(received, started)
-	s.event(failed(classify.ClassTransient, retry.ActionRetry))
-	s.event(failed(classify.ClassPoison, retry.ActionDeadLetter))
+	s.event(failed(classify.ClassTransient, retries))
+	s.event(failed(classify.ClassPoison, dies))
 	s.see(received, started, succeeded)
 	expect(t, s.m, map[string]float64{
 		"redrive_returned_runs_total{result=success,topic=orders}": 1,
@@ -316,7 +321,7 @@ func TestDeferred(t *testing.T) {
 	s.see(received)
 	for n, reason := range []string{"", "budget", "dependency", "room", "poison"} {
 		for range n {
-			s.event(consumer.Event{Kind: consumer.EventDeferred, Decision: retry.Decision{Action: retry.ActionRetry, Reason: reason}})
+			s.event(consumer.Event{Kind: consumer.EventDeferred, Decision: retry.Decision{Retry: true, Reason: reason}})
 			s.see(held)
 		}
 	}
@@ -372,7 +377,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			message := &brokers.Message{ID: word, Topic: word, Key: word}
 			for _, topic := range []string{word, "orders"} {
 				for _, kind := range []consumer.EventKind{received, started, consumer.EventFailed, consumer.EventDeadLettered, acked, consumer.EventKind(word)} {
-					e := failed(classify.Class(word), retry.Action(i))
+					e := failed(classify.Class(word), []retry.Decision{retries, dies, {}}[i%3])
 					e.Kind, e.Topic, e.Message, e.Err, e.Time = kind, topic, message, errors.New(word), noon
 					e.DeadLetter = &dlq.Entry{Reason: word, ErrorText: word}
 					m.Observe(t.Context(), e)
@@ -513,7 +518,7 @@ func TestConcurrent(t *testing.T) {
 			for i := range each {
 				s := &script{m: m, message: &brokers.Message{ID: fmt.Sprint(w*each + i), Topic: "orders"}}
 				s.see(received, started)
-				s.event(failed(classify.ClassUnknown, retry.ActionRetry))
+				s.event(failed(classify.ClassUnknown, retries))
 				s.see(held, started, succeeded, acked)
 			}
 		})
@@ -532,7 +537,7 @@ func TestConcurrent(t *testing.T) {
 func TestObserveAllocatesNothing(t *testing.T) {
 	s := newScript(t)
 	s.meta.FirstFailedAt, s.meta.DueAt = noon, noon
-	e := failed(classify.ClassTransient, retry.ActionRetry)
+	e := failed(classify.ClassTransient, retries)
 	if n := testing.AllocsPerRun(100, func() {
 		s.see(received, started)
 		s.event(e)

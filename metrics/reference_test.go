@@ -80,8 +80,8 @@ func TestLabelsAreListed(t *testing.T) {
 	s.event(consumer.Event{Kind: consumer.EventDeferred})
 	for _, class := range []classify.Class{"none", classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
 		classify.ClassUnknown, classify.ClassPoison, classify.ClassShutdown, classify.ClassLost, classify.ClassSkipped, "gremlins"} {
-		for _, action := range []retry.Action{retry.ActionRetry, retry.ActionDeadLetter, retry.ActionAck, retry.ActionRelease, retry.ActionNone} {
-			e := failed(class, action)
+		for _, decision := range []retry.Decision{retries, dies, {}} {
+			e := failed(class, decision)
 			s.event(e)
 			e.Verdict.Deferred = true
 			s.event(e)

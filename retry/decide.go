@@ -3,7 +3,7 @@
 //
 // It guarantees that
 //
-//   - every failure leads to exactly one [Action], whatever the input;
+//   - every failure leads to exactly one [Decision], whatever the input;
 //   - a failing message comes to an end: counted failures after MaxAttempts
 //     runs, all others when MaxAge is over;
 //   - errors that say nothing about the message (shutdown, a lost lease, a
@@ -23,7 +23,6 @@
 package retry
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
@@ -57,40 +56,15 @@ type FailedRun struct {
 	Verdict classify.Verdict
 }
 
-// Action is what becomes of a message. The zero value is ActionNone, so that
-// a decision nobody made never removes a message.
-type Action uint8
-
-const (
-	ActionNone       Action = iota // touch nothing: the delivery belongs to someone else
-	ActionAck                      // done: remove the message
-	ActionRetry                    // run it again after the delay
-	ActionDeadLetter               // move it to the dead-letter destination
-	ActionRelease                  // give it back now, as if it had not been received
-)
-
-// String returns the action as a word for logs, such as "dead-letter".
-func (a Action) String() string {
-	switch a {
-	case ActionNone:
-		return "none"
-	case ActionAck:
-		return "ack"
-	case ActionRetry:
-		return "retry"
-	case ActionDeadLetter:
-		return "dead-letter"
-	case ActionRelease:
-		return "release"
-	}
-	return fmt.Sprintf("action(%d)", uint8(a))
-}
-
-// Decision is what [Decide] makes of a failure.
+// Decision is what [Decide] makes of a failure. Its zero value does nothing, so
+// that a decision that was not made removes no message.
 type Decision struct {
-	// Action is what to do with the message.
-	Action Action
-	// Delay is how long to wait first. Only ActionRetry has one.
+	// Retry says to run the message again after Delay, and DeadLetter to move it
+	// to the dead-letter destination. If neither is set, the class of the verdict
+	// says how the delivery ends: skipped is acked, shutdown is given back, and
+	// a lost one belongs to another worker.
+	Retry, DeadLetter bool
+	// Delay is how long to wait before a Retry.
 	Delay time.Duration
 	// Reason is one word. For a dead letter it is the verdict's own, or
 	// "exhausted", "expired" or "poison" (dlq.Entry says what they mean), for a
@@ -105,8 +79,8 @@ type Decision struct {
 // a number in [0, 1), is its only source of chance, and must be drawn anew for
 // every decision. By class of the verdict:
 //
-//   - lost: ActionNone; skipped: ActionAck; shutdown: ActionRelease. None of
-//     them counts.
+//   - lost, skipped and shutdown: neither a retry nor a dead letter, and not
+//     counted.
 //   - deferred, whatever the class: retried after the hint, or the backoff of a
 //     first attempt, and never counted. MaxAge alone ends it.
 //   - environment: retried between EnvironmentDelay/2 and EnvironmentDelay, and
@@ -128,23 +102,19 @@ type Decision struct {
 // below MaxRetryAfter. Verdict.Ambiguous has no influence.
 func Decide(p Policy, f FailedRun, random float64) Decision {
 	p, f = p.withDefaults(), f.sane()
-	switch {
-	case f.Verdict.Class == classify.ClassLost:
-		return Decision{Action: ActionNone, Reason: "lost"}
-	case f.Verdict.Class == classify.ClassSkipped:
-		return Decision{Action: ActionAck, Reason: "skipped"}
-	case f.Verdict.Class == classify.ClassShutdown:
-		return Decision{Action: ActionRelease, Reason: "shutdown"}
+	switch f.Verdict.Class {
+	case classify.ClassLost, classify.ClassSkipped, classify.ClassShutdown:
+		return Decision{Reason: string(f.Verdict.Class)}
 	}
 	counted := p.counts(f)
 	if counted && f.Attempt >= p.limit(f.Verdict) {
-		return Decision{Action: ActionDeadLetter, Reason: endReason(f.Verdict), Counted: true}
+		return Decision{DeadLetter: true, Reason: endReason(f.Verdict), Counted: true}
 	}
 	delay := p.delay(f, random)
 	if p.expires(f, delay) {
-		return Decision{Action: ActionDeadLetter, Reason: reasonExpired, Counted: counted}
+		return Decision{DeadLetter: true, Reason: reasonExpired, Counted: counted}
 	}
-	return Decision{Action: ActionRetry, Delay: delay, Reason: string(f.Verdict.Class), Counted: counted}
+	return Decision{Retry: true, Delay: delay, Reason: string(f.Verdict.Class), Counted: counted}
 }
 
 // sane moves out-of-range values to the nearest meaningful one.

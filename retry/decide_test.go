@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,14 +22,18 @@ func failure(class classify.Class, attempt int, changes ...func(*FailedRun)) Fai
 	return r
 }
 
-func ambiguous(r *FailedRun)                        { r.Verdict.Ambiguous = true }
-func reason(word string) func(*FailedRun)           { return func(r *FailedRun) { r.Verdict.Reason = word } }
-func most(n int) func(*FailedRun)                   { return func(r *FailedRun) { r.Verdict.MaxAttempts = n } }
-func asks(d time.Duration) func(*FailedRun)         { return func(r *FailedRun) { r.Verdict.RetryAfter = d } }
-func throttles(n int) func(*FailedRun)              { return func(r *FailedRun) { r.Throttles = n } }
-func dead(reason string) Decision                   { return Decision{ActionDeadLetter, 0, reason, true} }
-func again(d time.Duration, reason string) Decision { return Decision{ActionRetry, d, reason, true} }
-func free(d time.Duration, reason string) Decision  { return Decision{ActionRetry, d, reason, false} }
+func ambiguous(r *FailedRun)                { r.Verdict.Ambiguous = true }
+func reason(word string) func(*FailedRun)   { return func(r *FailedRun) { r.Verdict.Reason = word } }
+func most(n int) func(*FailedRun)           { return func(r *FailedRun) { r.Verdict.MaxAttempts = n } }
+func asks(d time.Duration) func(*FailedRun) { return func(r *FailedRun) { r.Verdict.RetryAfter = d } }
+func throttles(n int) func(*FailedRun)      { return func(r *FailedRun) { r.Throttles = n } }
+func dead(reason string) Decision           { return Decision{DeadLetter: true, Reason: reason, Counted: true} }
+func again(d time.Duration, reason string) Decision {
+	return Decision{Retry: true, Delay: d, Reason: reason, Counted: true}
+}
+func free(d time.Duration, reason string) Decision {
+	return Decision{Retry: true, Delay: d, Reason: reason}
+}
 
 func TestDecide(t *testing.T) {
 	const s, m = time.Second, time.Minute
@@ -42,10 +47,10 @@ func TestDecide(t *testing.T) {
 		random float64
 		want   Decision
 	}{
-		{"skip", flat, failure("skipped", 1), 0, Decision{ActionAck, 0, "skipped", false}},
-		{"skip after the last attempt", flat, failure("skipped", 99), 0, Decision{ActionAck, 0, "skipped", false}},
-		{"shutdown after the last attempt", flat, failure("shutdown", 99), 0, Decision{ActionRelease, 0, "shutdown", false}},
-		{"lost", flat, failure("lost", 1), 0, Decision{ActionNone, 0, "lost", false}},
+		{"skip", flat, failure("skipped", 1), 0, Decision{Reason: "skipped"}},
+		{"skip after the last attempt", flat, failure("skipped", 99), 0, Decision{Reason: "skipped"}},
+		{"shutdown after the last attempt", flat, failure("shutdown", 99), 0, Decision{Reason: "shutdown"}},
+		{"lost", flat, failure("lost", 1), 0, Decision{Reason: "lost"}},
 
 		{"poison", flat, failure("poison", 1), 0, dead("poison")},
 		{"poison with a reason", flat, failure("poison", 1, reason("decode")), 0, dead("decode")},
@@ -119,16 +124,16 @@ func TestDecideMaxAge(t *testing.T) {
 	for _, tt := range tests {
 		f := failure(tt.class, 1)
 		f.Now, f.Ran = noon.Add(tt.elapsed), tt.ran
-		want := Decision{Action: ActionRetry, Delay: time.Minute, Reason: string(tt.class)}
+		want := Decision{Retry: true, Delay: time.Minute, Reason: string(tt.class)}
 		if tt.expired {
-			want = Decision{Action: ActionDeadLetter, Reason: reasonExpired}
+			want = Decision{DeadLetter: true, Reason: reasonExpired}
 		}
 		want.Counted = tt.class == classify.ClassTransient || tt.class == classify.ClassUnknown
 		if got := Decide(p, f, 0); got != want {
 			t.Errorf("%s: got %+v, want %+v", tt.name, got, want)
 		}
 	}
-	if got := Decide(p, failure("transient", 1, func(r *FailedRun) { r.FirstFailedAt = time.Time{} }), 0); got.Action != ActionRetry {
+	if got := Decide(p, failure("transient", 1, func(r *FailedRun) { r.FirstFailedAt = time.Time{} }), 0); !got.Retry {
 		t.Errorf("no failure before: got %+v, want a retry", got)
 	}
 	ages := func(r *FailedRun) { r.FirstFailedAt, r.Now = time.Unix(-1<<40, 0), time.Unix(1<<40, 0) }
@@ -146,7 +151,7 @@ func TestAlternatingErrorsExhaust(t *testing.T) {
 		free := p.withDefaults().FreeThrottles
 		m := newMessage(p)
 		runs := map[classify.Class]int{}
-		for m.last.Action != ActionDeadLetter {
+		for !m.last.DeadLetter {
 			class := classes[rng.IntN(len(classes))]
 			runs[class]++
 			m.fail(classify.Verdict{Class: class}, 0, rng.Float64())
@@ -155,19 +160,6 @@ func TestAlternatingErrorsExhaust(t *testing.T) {
 		if counted != p.MaxAttempts {
 			t.Fatalf("%+v: %v, of which %d counted, want MaxAttempts", p, runs, counted)
 		}
-	}
-}
-
-func TestActionString(t *testing.T) {
-	for a, want := range map[Action]string{
-		ActionNone: "none", ActionAck: "ack", ActionRetry: "retry", ActionDeadLetter: "dead-letter", ActionRelease: "release", 9: "action(9)",
-	} {
-		if got := a.String(); got != want {
-			t.Errorf("Action(%d) = %q, want %q", uint8(a), got, want)
-		}
-	}
-	if (Decision{}).Action != ActionNone {
-		t.Error("the zero Decision must not touch a message")
 	}
 }
 
@@ -237,16 +229,12 @@ func checkDecision(t *testing.T, p Policy, f FailedRun, random float64) Decision
 		longest = p.MaxRetryAfter
 	}
 	ok := d.Delay == 0
-	switch d.Action {
-	case ActionAck:
-		ok = ok && f.Verdict.Class == "skipped" && !d.Counted
-	case ActionRelease:
-		ok = ok && f.Verdict.Class == classify.ClassShutdown && !d.Counted
-	case ActionNone:
-		ok = ok && f.Verdict.Class == classify.ClassLost && !d.Counted
-	case ActionDeadLetter:
-		ok = ok && (d.Counted || d.Reason == reasonExpired)
-	case ActionRetry:
+	switch {
+	case slices.Contains([]classify.Class{classify.ClassSkipped, classify.ClassShutdown, classify.ClassLost}, f.Verdict.Class):
+		ok = d == Decision{Reason: string(f.Verdict.Class)}
+	case d.DeadLetter:
+		ok = ok && !d.Retry && (d.Counted || d.Reason == reasonExpired)
+	case d.Retry:
 		ok = d.Delay >= 0 && d.Delay <= longest && d.Delay <= p.MaxAge
 		if hint := f.Verdict.RetryAfter; hint > 0 && hint <= p.MaxRetryAfter {
 			ok = ok && d.Delay >= hint
@@ -272,7 +260,7 @@ func TestDeferredIsNeverCounted(t *testing.T) {
 		}
 	}
 	d := Decide(Policy{}, FailedRun{Now: noon, FirstFailedAt: noon.Add(-25 * time.Hour), Verdict: v}, 0.5)
-	if d.Action != ActionDeadLetter || d.Reason != reasonExpired {
+	if !d.DeadLetter || d.Reason != reasonExpired {
 		t.Errorf("after MaxAge: %+v, want it expired", d)
 	}
 }

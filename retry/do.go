@@ -73,13 +73,13 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 func (p Policy) refuseToWait(ctx context.Context, f FailedRun, d Decision) string {
 	deadline, hasDeadline := ctx.Deadline()
 	switch {
-	case d.Action == ActionDeadLetter && d.Reason == reasonExpired:
+	case d.DeadLetter && d.Reason == reasonExpired:
 		return fmt.Sprintf("another one would end after MaxAge (%v)", p.MaxAge)
-	case d.Action == ActionDeadLetter && f.Verdict.Class == classify.ClassPoison:
+	case d.DeadLetter && f.Verdict.Class == classify.ClassPoison:
 		return "another one cannot succeed"
-	case d.Action == ActionDeadLetter, d.Action == ActionRetry && f.Attempt >= p.MaxAttempts:
+	case d.DeadLetter, d.Retry && f.Attempt >= p.MaxAttempts:
 		return "no attempts left"
-	case d.Action != ActionRetry:
+	case !d.Retry:
 		return d.Reason
 	case f.Verdict.RetryAfter > p.MaxRetryAfter:
 		return fmt.Sprintf("asked to wait %v, longer than MaxRetryAfter (%v)", f.Verdict.RetryAfter, p.MaxRetryAfter)

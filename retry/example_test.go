@@ -51,9 +51,9 @@ func ExampleDecide() {
 	failure.Attempt = 3
 	fmt.Printf("%+v\n", retry.Decide(policy, failure, 0.5))
 	// Output:
-	// {Action:retry Delay:30s Reason:throttled Counted:false}
-	// {Action:retry Delay:500ms Reason:transient Counted:true}
-	// {Action:dead-letter Delay:0s Reason:exhausted Counted:true}
+	// {Retry:true DeadLetter:false Delay:30s Reason:throttled Counted:false}
+	// {Retry:true DeadLetter:false Delay:500ms Reason:transient Counted:true}
+	// {Retry:false DeadLetter:true Delay:0s Reason:exhausted Counted:true}
 }
 
 // A call that works at the third try, and one that no retry can help.

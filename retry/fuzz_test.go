@@ -38,7 +38,7 @@ func FuzzDecide(f *testing.F) {
 		full := p.withDefaults()
 		m := newMessage(p)
 		for range full.MaxAttempts + max(full.FreeThrottles, 0) {
-			if d := m.fail(v, max(time.Duration(ran)%time.Minute, 0), random); d.Action != ActionRetry {
+			if d := m.fail(v, max(time.Duration(ran)%time.Minute, 0), random); !d.Retry {
 				return
 			}
 		}

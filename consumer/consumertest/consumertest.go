@@ -28,8 +28,8 @@ type Result struct {
 	// Verdict is how Err was classified, zero if it is nil.
 	Verdict classify.Verdict
 
-	// Decision is what happens to the message. Delay is drawn at random, as
-	// in production.
+	// Decision is what happens to a message that fails, or is not run; zero
+	// after a success. Delay is drawn at random, as in production.
 	Decision retry.Decision
 
 	// Settlement is what the broker was told: an Ack after a success or a
@@ -100,15 +100,15 @@ func (b *bench) Observe(_ context.Context, e consumer.Event) {
 	defer b.mu.Unlock()
 	switch e.Kind {
 	case consumer.EventSucceeded:
-		b.result.Decision = retry.Decision{Action: retry.ActionAck}
+		b.result.Decision = retry.Decision{}
 	case consumer.EventFailed:
 		b.result.Err, b.result.Verdict, b.result.Decision = e.Err, e.Verdict, e.Decision
 	case consumer.EventDeadLettered, consumer.EventDiscarded:
-		if b.result.Decision.Action == retry.ActionNone { // it was not run
-			b.result.Decision = retry.Decision{Action: retry.ActionDeadLetter, Reason: e.DeadLetter.Reason}
+		if b.result.Decision == (retry.Decision{}) { // it was not run
+			b.result.Decision = retry.Decision{DeadLetter: true, Reason: e.DeadLetter.Reason}
 		}
 	case consumer.EventLeaseLost:
-		b.result.Decision = retry.Decision{Action: retry.ActionNone, Reason: "lost"}
+		b.result.Decision = retry.Decision{Reason: "lost"}
 		b.finished()
 	}
 }

@@ -32,7 +32,7 @@ func TestSuccess(t *testing.T) {
 		}
 		return nil
 	}, brokers.Message{ID: "m-1", Topic: "orders", Body: []byte("body")}, consumer.Config{})
-	if handled != 1 || got.Decision.Action != retry.ActionAck || got.Settlement.Action != brokers.Ack || got.Settlement.Delivery == nil {
+	if handled != 1 || got.Settlement.Action != brokers.Ack || got.Settlement.Delivery == nil {
 		t.Errorf("handled %d times, %+v; want once and acked", handled, got)
 	}
 	if got.Err != nil || got.Verdict != (classify.Verdict{}) || got.DeadLetter != nil {
@@ -57,19 +57,19 @@ func TestFailuresOfEachClass(t *testing.T) {
 		dead   string
 	}{
 		{name: "poison", err: classify.Permanent(odd), class: classify.ClassPoison,
-			want: retry.Decision{Action: retry.ActionDeadLetter, Reason: "poison", Counted: true}, settle: brokers.Ack, dead: "poison"},
+			want: retry.Decision{DeadLetter: true, Reason: "poison", Counted: true}, settle: brokers.Ack, dead: "poison"},
 		{name: "skip", err: classify.Skip(odd), class: classify.ClassSkipped,
-			want: retry.Decision{Action: retry.ActionAck, Reason: "skipped"}, settle: brokers.Ack},
+			want: retry.Decision{Reason: "skipped"}, settle: brokers.Ack},
 		{name: "transient", err: classify.Transient(odd), class: classify.ClassTransient,
-			want: retry.Decision{Action: retry.ActionRetry, Reason: "transient", Counted: true}, settle: brokers.Retry},
+			want: retry.Decision{Retry: true, Reason: "transient", Counted: true}, settle: brokers.Retry},
 		{name: "throttled", err: classify.Throttled(odd, time.Minute), class: classify.ClassThrottled,
-			want: retry.Decision{Action: retry.ActionRetry, Reason: "throttled", Delay: time.Minute}, settle: brokers.Retry},
+			want: retry.Decision{Retry: true, Reason: "throttled", Delay: time.Minute}, settle: brokers.Retry},
 		{name: "unknown", err: odd, class: classify.ClassUnknown,
-			want: retry.Decision{Action: retry.ActionRetry, Reason: "unknown", Counted: true}, settle: brokers.Retry},
+			want: retry.Decision{Retry: true, Reason: "unknown", Counted: true}, settle: brokers.Retry},
 		{name: "environment", err: &classify.HTTPError{Status: 401}, class: classify.ClassEnvironment,
-			want: retry.Decision{Action: retry.ActionRetry, Reason: "environment"}, settle: brokers.Retry},
+			want: retry.Decision{Retry: true, Reason: "environment"}, settle: brokers.Retry},
 		{name: "a rule that says shutdown", err: odd, rule: shutdown, class: classify.ClassUnknown,
-			want: retry.Decision{Action: retry.ActionRetry, Reason: "unknown", Counted: true}, settle: brokers.Retry},
+			want: retry.Decision{Retry: true, Reason: "unknown", Counted: true}, settle: brokers.Retry},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := consumer.Config{}
@@ -127,20 +127,20 @@ func TestDeadLetterIsAsItWillBeRead(t *testing.T) {
 
 func TestDiscardLeavesNoDeadLetter(t *testing.T) {
 	got := consumertest.Run(t, returns(classify.Permanent(errors.New("no"))), brokers.Message{}, consumer.Config{DeadLetter: dlq.Discard})
-	if got.Decision.Action != retry.ActionDeadLetter || got.Settlement.Action != brokers.Ack || got.DeadLetter != nil {
+	if !got.Decision.DeadLetter || got.Settlement.Action != brokers.Ack || got.DeadLetter != nil {
 		t.Errorf("%+v, want a dead letter decided on and none written", got)
 	}
 }
 
 func TestLastAttempt(t *testing.T) {
 	busy := returns(classify.Transient(errors.New("busy")))
-	for attempt, want := range map[int]retry.Action{8: retry.ActionRetry, 9: retry.ActionDeadLetter} {
+	for attempt, want := range map[int]bool{8: false, 9: true} {
 		d := brokers.Delivery{Carried: &brokers.Meta{Attempt: attempt, FirstFailedAt: time.Now().Add(-time.Hour)}}
 		got := consumertest.Deliver(t, busy, d, consumer.Config{})
-		if got.Decision.Action != want {
+		if got.Decision.DeadLetter != want || got.Decision.Retry == want {
 			t.Errorf("run %d: %+v, want %v", attempt+1, got.Decision, want)
 		}
-		if want == retry.ActionDeadLetter && (reasonOf(got.DeadLetter) != "exhausted" || got.DeadLetter.Meta.Attempt != 10) {
+		if want && (reasonOf(got.DeadLetter) != "exhausted" || got.DeadLetter.Meta.Attempt != 10) {
 			t.Errorf("dead letter %+v, want exhausted after 10", got.DeadLetter)
 		}
 	}
@@ -148,7 +148,7 @@ func TestLastAttempt(t *testing.T) {
 
 func TestSettingsOfTheTopicApply(t *testing.T) {
 	got := consumertest.Run(t, returns(errors.New("odd")), brokers.Message{}, consumer.Config{}, consumer.Topic{MaxAttempts: 1})
-	if got.Decision.Action != retry.ActionDeadLetter || got.DeadLetter == nil {
+	if !got.Decision.DeadLetter || got.DeadLetter == nil {
 		t.Errorf("%+v, want a dead letter after the only attempt", got)
 	}
 }
@@ -156,7 +156,7 @@ func TestSettingsOfTheTopicApply(t *testing.T) {
 func TestPanic(t *testing.T) {
 	boom := func(context.Context, *brokers.Message) error { panic("boom") }
 	got := consumertest.Run(t, boom, brokers.Message{}, consumer.Config{})
-	if p, ok := errors.AsType[*classify.PanicError](got.Err); !ok || p.Value != "boom" || got.Decision.Action != retry.ActionRetry {
+	if p, ok := errors.AsType[*classify.PanicError](got.Err); !ok || p.Value != "boom" || !got.Decision.Retry {
 		t.Errorf("%v, %+v; want the panic and another try", got.Err, got.Decision)
 	}
 	sixth := brokers.Delivery{Carried: &brokers.Meta{Attempt: 5}}
@@ -183,7 +183,7 @@ func TestTimeout(t *testing.T) {
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("took %v, want no more than the timeout", took)
 		}
-		if got.Verdict.Class != classify.ClassTransient || got.Verdict.Reason != "timeout" || got.Decision.Action != retry.ActionRetry {
+		if got.Verdict.Class != classify.ClassTransient || got.Verdict.Reason != "timeout" || !got.Decision.Retry {
 			t.Errorf("%+v, want a transient timeout", got)
 		}
 	})
@@ -221,12 +221,9 @@ func TestWhatIsNotRun(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := consumertest.Deliver(t, func(context.Context, *brokers.Message) error { t.Error("run"); return nil }, tt.d, tt.cfg)
-			want := retry.ActionNone
-			if tt.reason != "" {
-				want = retry.ActionDeadLetter
-			}
-			if got.Decision.Action != want || got.Decision.Reason != tt.reason || reasonOf(got.DeadLetter) != tt.reason || got.Settlement.Action != tt.settle {
-				t.Errorf("%+v, want %v for %q", got, want, tt.reason)
+			want := retry.Decision{DeadLetter: tt.reason != "", Reason: tt.reason}
+			if got.Decision != want || reasonOf(got.DeadLetter) != tt.reason || got.Settlement.Action != tt.settle {
+				t.Errorf("%+v, want %+v", got, want)
 			}
 			if got.Err != nil {
 				t.Errorf("error %v of a handler that did not run", got.Err)

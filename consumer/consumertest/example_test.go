@@ -9,7 +9,6 @@ import (
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
-	"github.com/redrive-go/redrive/retry"
 )
 
 type order struct{ Amount int }
@@ -26,16 +25,16 @@ func ExampleRun() {
 	// In a _test.go file this is: func TestDeclinedOrder(t *testing.T) {
 	test := func(t testing.TB) {
 		got := consumertest.Run(t, consumer.JSON(charge), brokers.Message{Body: []byte(`{"Amount": 5000}`)}, consumer.Config{})
-		if got.Decision.Action != retry.ActionDeadLetter {
+		if !got.Decision.DeadLetter {
 			t.Errorf("%+v, want no retry", got.Decision)
 		}
-		t.Log(got.Decision.Action, got.DeadLetter.Reason)
+		t.Log(got.DeadLetter.Reason)
 		t.Log(got.DeadLetter.ErrorText)
 		t.Log(string(got.DeadLetter.Message.Body))
 	}
 	test(printer{})
 	// Output:
-	// dead-letter poison
+	// poison
 	// over the limit of the card
 	// {"Amount": 5000}
 }

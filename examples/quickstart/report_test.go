@@ -231,7 +231,7 @@ func TestView(t *testing.T) {
 	}
 	fail := func(id string, due time.Time) {
 		observe(id, consumer.Event{Kind: consumer.EventFailed, Err: errors.New("no"), Meta: brokers.Meta{DueAt: due},
-			Decision: retry.Decision{Action: retry.ActionRetry}})
+			Decision: retry.Decision{Retry: true}})
 	}
 	v.Observe(context.Background(), consumer.Event{Kind: consumer.EventError}) // of no message
 	observe("a", consumer.Event{Kind: consumer.EventSucceeded})

@@ -12,7 +12,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
-	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
@@ -80,7 +79,7 @@ func (v *view) Observe(_ context.Context, e consumer.Event) {
 	case consumer.EventDeadLettered:
 		v.dead++
 	case consumer.EventFailed:
-		if e.Decision.Action == retry.ActionRetry {
+		if e.Decision.Retry {
 			v.retries++
 			v.due[id] = e.Meta.DueAt
 		}

@@ -112,7 +112,7 @@ func lifeOf(t *testing.T, h consumer.Handler, random float64) (life []run) {
 		for {
 			got := consumertest.Deliver(t, h, d, cfg)
 			life = append(life, run{got.Decision, got.Verdict.Class, time.Now()})
-			if got.Decision.Action != retry.ActionRetry {
+			if !got.Decision.Retry {
 				return
 			}
 			time.Sleep(got.Decision.Delay)
@@ -184,9 +184,9 @@ func counted(life []run) string {
 func end(life []run) string {
 	last := life[len(life)-1]
 	switch {
-	case last.decision.Action == retry.ActionAck:
+	case last.decision.Reason == string(classify.ClassSkipped):
 		return "never: acked and forgotten"
-	case last.decision.Action != retry.ActionDeadLetter:
+	case !last.decision.DeadLetter:
 		return "never"
 	case last.decision.Reason == "expired":
 		return fmt.Sprintf("after %s", words(last.at.Sub(life[0].at).Round(time.Hour)))

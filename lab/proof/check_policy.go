@@ -140,9 +140,9 @@ func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number
 	p.MaxAge = ageless
 	widest := retry.Decide(p, f, 1)
 	j := judgement{
-		retries:  soonest.Action == retry.ActionRetry,
-		dies:     latest.Action == retry.ActionDeadLetter,
-		releases: soonest.Action == retry.ActionRelease,
+		retries:  soonest.Retry,
+		dies:     latest.DeadLetter,
+		releases: v.Class == classify.ClassShutdown,
 		reason:   latest.Reason,
 		counted:  soonest.Counted,
 		attempt:  d.attempt, throttles: d.throttles,

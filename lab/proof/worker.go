@@ -284,7 +284,10 @@ func (o observer) Observe(_ context.Context, e consumer.Event) {
 		l.add(event{Kind: resumed, Worker: o.w.number, Note: e.Dependency})
 	case e.Kind == consumer.EventFailed && e.Decision.Reason != "batch":
 		d := o.w.seen.source.holding(e.Message).event(decided, o.w.number)
-		d.Delay, d.Note = e.Decision.Delay, e.Decision.Action.String()
+		d.Delay = e.Decision.Delay
+		if e.Decision.Retry {
+			d.Note = "retry"
+		}
 		d.meta(l, e.Meta)
 		l.add(d)
 	}

@@ -62,7 +62,7 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		Verdict:       v,
 	}, random)
 	t.LastError = cut(r.told())
-	if d.Action == retry.ActionRetry {
+	if d.Retry {
 		t.Status, t.NextAttemptAt = Pending, ceil(now.Add(d.Delay))
 	} else {
 		t.Status = Exhausted

@@ -108,7 +108,7 @@ func (in PlanInput) life(chance *rand.Rand, run func(attempt int, delay, start t
 			PrevDelay:     delay,
 			Verdict:       classify.Verdict{Class: classify.ClassTransient},
 		}, chance.Float64())
-		if d.Action != retry.ActionRetry {
+		if !d.Retry {
 			return end
 		}
 		delay = d.Delay

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -228,7 +227,7 @@ func (w *world) end(t *task) {
 		t.failedAt = w.now
 	}
 	d := w.client.decide(t, w.now, w.chance)
-	if d.Action != retry.ActionRetry {
+	if !d.Retry {
 		w.result.Lost++
 		w.close(t)
 		return

@@ -72,7 +72,7 @@ func decision(_ context.Context, s *figure.Samples) error {
 	now := time.Now()
 	took := benchmark(func() {
 		d := retry.Decide(retry.Policy{}, retry.FailedRun{Attempt: 2, Now: now, Verdict: classify.Of(err)}, 0.5)
-		if d.Action != retry.ActionRetry {
+		if !d.Retry {
 			panic(d)
 		}
 	})
