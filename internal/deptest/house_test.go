@@ -116,7 +116,7 @@ var house = map[string]row{
 	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq", "operate/internal/sqldb"},
-		tests:   []string{"integration/postgrestest", "operate/internal/breaktest"},
+		tests:   []string{"integration/goldentest", "integration/postgrestest", "operate/internal/breaktest"},
 	},
 	"operate/service": {
 		imports: []string{"classify", "httpretry", "operate/internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},

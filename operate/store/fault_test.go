@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/integration/goldentest"
 	"github.com/redrive-go/redrive/integration/postgrestest"
-	"github.com/redrive-go/redrive/internal/goldentest"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
