@@ -414,17 +414,29 @@ func TestStoreIsDownAtFirst(t *testing.T) {
 }
 
 func TestRecordFails(t *testing.T) {
-	for failures, runs := range map[int]int{2: 1, 3: 2} { // for the message and a duplicate
-		bubble(t, fmt.Sprint(failures), func(t *testing.T) {
+	for _, test := range []struct {
+		failures, runs int // the runs are for the message and a duplicate
+		panics         bool
+	}{{2, 1, false}, {3, 2, false}, {3, 2, true}} {
+		bubble(t, fmt.Sprintf("%+v", test), func(t *testing.T) {
 			h := &counted{}
-			handle, log := wrap(t, failing("Complete", failures), h.handle, nil)
+			store := newFaulty(func(call string, nth int) error {
+				switch {
+				case call != "Complete" || nth > test.failures:
+					return nil
+				case test.panics:
+					panic("makeslice: len out of range")
+				}
+				return errDown
+			})
+			handle, log := wrap(t, store, h.handle, nil)
 			ok(t, handle(t.Context(), order("order-7", "x")))
-			if logged := strings.Contains(log.String(), "level=ERROR"); logged != (runs > 1) {
+			if logged := strings.Contains(log.String(), "level=ERROR"); logged != (test.runs > 1) {
 				t.Errorf("logged as an error: %t\n%s", logged, log)
 			}
 			time.Sleep(time.Minute) // the lease ends
 			ok(t, handle(t.Context(), order("order-7", "x")))
-			h.want(t, "order-7", runs)
+			h.want(t, "order-7", test.runs)
 		})
 	}
 }

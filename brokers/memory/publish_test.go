@@ -212,6 +212,28 @@ func TestRoomIsPassedOn(t *testing.T) {
 	}
 }
 
+// A publisher that was let in keeps its turn if another one takes the room first.
+func TestPublishersKeepTheirTurn(t *testing.T) {
+	for range 20 {
+		run(t, memory.Options{Limit: 1}, func(w *world) {
+			w.publish("in", "a")
+			first, second := w.blocked(w.Context(), "b"), w.blocked(w.Context(), "c")
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			defer cancel()
+			w.ack(w.source, w.one(w.source))
+			want := []string{"b", "c"}
+			if w.broker.Publish(ctx, "in", brokers.Message{ID: "quick"}) == nil {
+				want = []string{"quick", "b", "c"}
+			}
+			synctest.Wait()
+			for _, id := range want {
+				w.ack(w.source, w.expect(w.source, id)...)
+			}
+			w.wantAll(nil, first, second)
+		})
+	}
+}
+
 func TestFullTopicAndClose(t *testing.T) {
 	run(t, memory.Options{Limit: 1}, func(w *world) {
 		w.publish("in", "a")

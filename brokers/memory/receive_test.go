@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,6 +114,20 @@ func TestNewTopicsJoinTheTurn(t *testing.T) {
 		w.publish("c", "c2")
 		for _, id := range []string{"c1", "a1", "c2"} { // the topics in turn
 			w.ack(src, w.expect(src, id)...)
+		}
+	})
+}
+
+func TestTopicsShareAReceive(t *testing.T) {
+	run(t, memory.Options{}, func(w *world) {
+		src := w.open("a", "b", "c")
+		for _, topic := range []string{"a", "b", "c"} {
+			w.publish(topic, topic, topic, topic, topic, topic)
+		}
+		got := idsOf(w.receive(src, 6))
+		slices.Sort(got)
+		if want := []string{"a", "a", "b", "b", "c", "c"}; !slices.Equal(got, want) {
+			w.Errorf("one Receive of six got %v, want as many of each topic", got)
 		}
 	})
 }

@@ -28,6 +28,7 @@ func TestRetryDelayIsExact(t *testing.T) {
 func TestRetryForEver(t *testing.T) {
 	run(t, memory.Options{}, func(w *world) {
 		w.publish("in", "a")
+		time.Sleep(time.Minute) // from now on the sum would overflow
 		w.retry(w.source, w.one(w.source), math.MaxInt64)
 		w.nothing(w.source, 24*365*time.Hour)
 		w.stats("in", memory.Stats{Delayed: 1})
