@@ -226,6 +226,33 @@ func finds(s *scenario, words string, events []event) bool {
 	return strings.Contains(fmt.Sprint(check(&record{scenario: s, events: events}).violations), words)
 }
 
+// TestCheckOfStuckHandlers lets a worker pause a topic whose handlers have lost their
+// leases, if they were stuck by then: those have failed for it, though they return.
+func TestCheckOfStuckHandlers(t *testing.T) {
+	const timeout = time.Minute
+	for ran, stuck := range map[time.Duration]bool{timeout - 1: false, timeout: true} {
+		s := newScenario(1, 3, virtual)
+		s.topics = []topic{{name: "orders", policy: retry.Policy{MaxAttempts: 3}, timeout: timeout}}
+		events := []event{{Kind: up, Worker: 1, Attempt: 3}}
+		for _, k := range []kind{received, started, ended} {
+			for i := range s.messages {
+				s.messages[i].topic = 0
+				e := event{Kind: k, Worker: 1, Delivery: i + 1, ID: s.messages[i].ID, Topic: "orders", Attempt: 1, Flags: isFirst, Until: time.Hour}
+				if k == ended {
+					e.At, e.Outcome, e.Cause = ran, interrupted, lost
+				}
+				events = append(events, e)
+			}
+		}
+		events = append(events, event{Kind: paused, At: ran, Worker: 1, Note: "orders"})
+		violations := check(&record{scenario: s, events: events}).violations
+		unfounded := slices.ContainsFunc(violations, func(v violation) bool { return v.promise == promiseContrast })
+		if unfounded == stuck {
+			t.Errorf("a pause after runs of %v that lost their leases: unfounded is %t, want %t", ran, unfounded, !stuck)
+		}
+	}
+}
+
 // TestCheckOfUnheardReceives lets the count of a message of SQS tell of receives that
 // the ledger does not know: of one for each half of a lease that it was there to be
 // received, and for no other time.
