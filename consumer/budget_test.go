@@ -224,7 +224,7 @@ func TestWaitForATokenIsWithinThePolicy(t *testing.T) {
 		policy := every(time.Second, 3)
 		policy.Backoff.Cap, policy.MaxRetryAfter, policy.EnvironmentDelay = 10*time.Second, 7*time.Second, 5*time.Second
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.Handle("orders", func(context.Context, *brokers.Message) error { return errBusy }, consumer.Topic{Retry: &policy})
+			c.HandleWith("orders", func(context.Context, *brokers.Message) error { return errBusy }, consumer.Topic{Retry: &policy})
 			c.Handle("mails", func(context.Context, *brokers.Message) error { return nil })
 		})
 		time.Sleep(time.Minute)

@@ -126,9 +126,9 @@ func runChaos(t *testing.T, seed uint64) {
 	begin := func() *worker {
 		return start(t, broker, cfg, func(w *consumer.Consumer) {
 			w.Handle("single", single)
-			w.Handle("shared", single, consumer.Topic{Concurrency: 3})
-			w.Handle("also", single, consumer.Topic{Dependency: "shared"})
-			w.Handle("tenants", single, consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }})
+			w.HandleWith("shared", single, consumer.Topic{Concurrency: 3})
+			w.HandleWith("also", single, consumer.Topic{Dependency: "shared"})
+			w.HandleWith("tenants", single, consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }})
 			w.HandleBatch("batch", func(ctx context.Context, batch []consumer.Item) []error {
 				var ids []string
 				for _, item := range batch {

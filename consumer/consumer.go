@@ -40,10 +40,13 @@ func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 	return &Consumer{broker: broker, cfg: cfg.withDefaults()}, nil
 }
 
-// Handle registers the handler of a topic, with the settings of at most one
-// Topic in place of those of Config. Faults are reported by Run.
-func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
-	c.register(topic, settings, func(field string, r *route, t Topic) error {
+// Handle registers the handler of a topic, with the settings of Config. Faults
+// are reported by Run.
+func (c *Consumer) Handle(topic string, h Handler) { c.HandleWith(topic, h, Topic{}) }
+
+// HandleWith is Handle with settings of the topic in place of those of Config.
+func (c *Consumer) HandleWith(topic string, h Handler, t Topic) {
+	c.register(topic, t, func(field string, r *route) error {
 		if h == nil {
 			return faulty(field, "the handler is nil", "pass a function")
 		}
@@ -67,8 +70,8 @@ func (c *Consumer) Handle(topic string, h Handler, settings ...Topic) {
 // batches of up to Topic.BatchSize, which is required. Middleware does not apply
 // to it. A batch has one context, which has the deadline of the topic and ends
 // early only if all of its messages are lost. Faults are reported by Run.
-func (c *Consumer) HandleBatch(topic string, h BatchHandler, settings ...Topic) {
-	c.register(topic, settings, func(field string, r *route, t Topic) error {
+func (c *Consumer) HandleBatch(topic string, h BatchHandler, t Topic) {
+	c.register(topic, t, func(field string, r *route) error {
 		if h == nil {
 			return faulty(field, "the handler is nil", "pass a function")
 		}
@@ -81,22 +84,15 @@ func (c *Consumer) HandleBatch(topic string, h BatchHandler, settings ...Topic) 
 }
 
 // register adds a route, or the faults that it has.
-func (c *Consumer) register(topic string, settings []Topic, handle func(field string, r *route, t Topic) error) {
+func (c *Consumer) register(topic string, t Topic, handle func(field string, r *route) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.started {
 		panic(fmt.Sprintf("consumer: topic %q is registered after Run", topic))
 	}
 	field := fmt.Sprintf("Topic(%q)", topic)
-	var t Topic
-	if len(settings) > 0 {
-		t = settings[0]
-	}
 	r, faults := newRoute(c.cfg, topic, t)
-	faults = errors.Join(faults, handle(field, r, t))
-	if len(settings) > 1 {
-		faults = errors.Join(faults, faulty(field, "has more than one Topic", "merge them into one"))
-	}
+	faults = errors.Join(faults, handle(field, r))
 	if receipts := c.cfg.Receipts; receipts != "" && (receipts == topic || receipts == r.deadLetter) {
 		faults = errors.Join(faults, faulty("Config.Receipts", fmt.Sprintf("%q is the topic %q or that of its dead letters", receipts, topic), "name a topic that is for receipts alone"))
 	}

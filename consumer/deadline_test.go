@@ -432,7 +432,7 @@ func TestStartAfterIsForFirstRuns(t *testing.T) {
 			return nil
 		}
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.Handle("orders", handle, consumer.Topic{StartAfter: time.Hour, Deadline: 2 * time.Hour})
+			c.HandleWith("orders", handle, consumer.Topic{StartAfter: time.Hour, Deadline: 2 * time.Hour})
 			c.Handle("refunds", handle)
 		})
 		time.Sleep(time.Second)
@@ -471,7 +471,7 @@ func TestStartAfterOnAnOrderedBroker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Handle("orders", done, consumer.Topic{StartAfter: time.Second})
+	c.HandleWith("orders", done, consumer.Topic{StartAfter: time.Second})
 	err = c.Run(t.Context())
 	if _, ok := errors.AsType[*settings.Error](err); !ok || !strings.Contains(err.Error(), `Topic("orders").StartAfter`) {
 		t.Errorf("Run = %v, want a fault of StartAfter", err)

@@ -31,7 +31,7 @@ func ExampleTopic_deadline() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	c.Handle("quotes", func(ctx context.Context, m *brokers.Message) error {
+	c.HandleWith("quotes", func(ctx context.Context, m *brokers.Message) error {
 		until, _ := ctx.Deadline() // a call of another service gets it with ctx
 		fmt.Printf("sent %s in time: %v\n", m.Body, time.Until(until) <= time.Minute)
 		stop()
@@ -61,7 +61,7 @@ func ExampleTopic_startAfter() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	c.Handle("reminders", func(ctx context.Context, m *brokers.Message) error {
+	c.HandleWith("reminders", func(ctx context.Context, m *brokers.Message) error {
 		early := time.Since(m.PublishedAt) < 50*time.Millisecond
 		fmt.Printf("reminded %s, attempt %d, early: %v\n", m.Body, consumer.MetaFrom(ctx).Attempt, early)
 		stop()

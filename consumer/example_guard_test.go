@@ -75,10 +75,10 @@ func ExampleTopic_dependency() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c.Handle("orders", func(context.Context, *brokers.Message) error {
+	c.HandleWith("orders", func(context.Context, *brokers.Message) error {
 		return classify.Transient(errors.New("the payment server is down"))
 	}, consumer.Topic{Dependency: "payments"})
-	c.Handle("refunds", func(context.Context, *brokers.Message) error {
+	c.HandleWith("refunds", func(context.Context, *brokers.Message) error {
 		fmt.Println("refunded")
 		return nil
 	}, consumer.Topic{Dependency: "payments"})
@@ -115,7 +115,7 @@ func ExampleTopic_dependencyOf() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c.Handle("webhooks", func(ctx context.Context, m *brokers.Message) error {
+	c.HandleWith("webhooks", func(ctx context.Context, m *brokers.Message) error {
 		if m.Key == "acme" {
 			<-ctx.Done() // the host of acme does not answer
 			return ctx.Err()

@@ -119,7 +119,7 @@ func ExampleConsumer_Handle() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c.Handle("orders", func(context.Context, *brokers.Message) error { return nil })
-	c.Handle("reminders", func(_ context.Context, m *brokers.Message) error {
+	c.HandleWith("reminders", func(_ context.Context, m *brokers.Message) error {
 		if string(m.Body) == "pay!" {
 			return errors.New("no such mailbox")
 		}

@@ -101,7 +101,7 @@ func guarded() consumer.Config {
 }
 
 func (d *dependency) register(topic string, settings ...consumer.Topic) func(*consumer.Consumer) {
-	return func(c *consumer.Consumer) { c.Handle(topic, d.handle, settings...) }
+	return func(c *consumer.Consumer) { c.HandleWith(topic, d.handle, append(settings, consumer.Topic{})[0]) }
 }
 
 func flood(t *testing.T, broker brokers.Broker, topic string, n int) {
@@ -560,7 +560,7 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				c.Handle("limit", block)
 				c.Handle("token", fail)
-				c.Handle("time", fail, consumer.Topic{Retry: &long})
+				c.HandleWith("time", fail, consumer.Topic{Retry: &long})
 				c.Handle("slot", block)
 				c.Handle("doubt", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
 				c.HandleBatch("batch", func(context.Context, []consumer.Item) []error { return nil }, consumer.Topic{BatchSize: 100, BatchWait: time.Hour})

@@ -98,7 +98,7 @@ func (s *starving) Observe(ctx context.Context, e consumer.Event) {
 // bait is held for its retry when its lease is over, which the keeper loses.
 func bait(c *consumer.Consumer) {
 	policy := every(1500*time.Millisecond, 3)
-	c.Handle("bait", func(context.Context, *brokers.Message) error {
+	c.HandleWith("bait", func(context.Context, *brokers.Message) error {
 		time.Sleep(29 * time.Second)
 		return errBusy
 	}, consumer.Topic{Retry: &policy})

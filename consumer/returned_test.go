@@ -149,7 +149,7 @@ func TestReturnedLettersHarmNobody(t *testing.T) {
 		"single": func(c *consumer.Consumer, p *post) { c.Handle("orders", p.handle) },
 		"batch":  func(c *consumer.Consumer, p *post) { c.HandleBatch("orders", p.batch, consumer.Topic{BatchSize: 10}) },
 		"of one tenant": func(c *consumer.Consumer, p *post) {
-			c.Handle("orders", p.handle, consumer.Topic{DependencyOf: func(*brokers.Message) string { return "acme" }})
+			c.HandleWith("orders", p.handle, consumer.Topic{DependencyOf: func(*brokers.Message) string { return "acme" }})
 		},
 		"batch of one tenant": func(c *consumer.Consumer, p *post) {
 			c.HandleBatch("orders", p.batch, consumer.Topic{BatchSize: 10, DependencyOf: func(*brokers.Message) string { return "acme" }})

@@ -59,7 +59,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	worker.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
+	worker.HandleWith("orders", func(ctx context.Context, m *brokers.Message) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, bank.URL, strings.NewReader(string(m.Body)))
 		if err != nil {
 			return err

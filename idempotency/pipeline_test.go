@@ -30,7 +30,7 @@ func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...con
 		Observers:  []consumer.Observer{seen},
 	})
 	ok(t, err)
-	c.Handle("orders", h, topic...)
+	c.HandleWith("orders", h, append(topic, consumer.Topic{})[0])
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

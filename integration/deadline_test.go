@@ -99,7 +99,7 @@ func (s *starter) work(t *testing.T, b brokers.Broker, topic string) (stop func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Handle(topic, s.handle, consumer.Topic{StartAfter: startAfter})
+	c.HandleWith(topic, s.handle, consumer.Topic{StartAfter: startAfter})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
@@ -210,7 +210,7 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Handle(topic, func(_ context.Context, m *brokers.Message) error {
+		c.HandleWith(topic, func(_ context.Context, m *brokers.Message) error {
 			if age := time.Since(m.PublishedAt); age < 0 || age >= deadline {
 				t.Errorf("a run %v after %v", age, m.PublishedAt)
 			}

@@ -43,17 +43,24 @@ type Result struct {
 
 // Run gives m to h as its first delivery. The zero Config will do: dead
 // letters then go to topic + "-dead". Guards of cfg have no effect: each failure
-// counts, as it does beside other messages that succeed. Faults of cfg or settings
+// counts, as it does beside other messages that succeed. Faults of cfg
 // fail the test at once.
-func Run(t testing.TB, h consumer.Handler, m brokers.Message, cfg consumer.Config, settings ...consumer.Topic) Result {
+func Run(t testing.TB, h consumer.Handler, m brokers.Message, cfg consumer.Config) Result {
 	t.Helper()
-	return Deliver(t, h, brokers.Delivery{Message: m}, cfg, settings...)
+	return Deliver(t, h, brokers.Delivery{Message: m}, cfg)
 }
 
 // Deliver gives a delivery to h, which may carry the Meta of your choice, such as
 // that of a last attempt. A Session that ends takes the delivery away, and a
 // Meta.DueAt ahead keeps it from being run.
-func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config, settings ...consumer.Topic) Result {
+func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config) Result {
+	t.Helper()
+	return DeliverWith(t, h, d, cfg, consumer.Topic{})
+}
+
+// DeliverWith is Deliver with settings of the topic, as Consumer.HandleWith has
+// them. Faults of these fail the test as well.
+func DeliverWith(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config, settings consumer.Topic) Result {
 	t.Helper()
 	if d.Message.Topic == "" {
 		d.Message.Topic = "test"
@@ -77,7 +84,7 @@ func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Handle(d.Message.Topic, h, settings...)
+	c.HandleWith(d.Message.Topic, h, settings)
 	if err := c.Run(ctx); err != nil {
 		t.Fatal(err)
 	}

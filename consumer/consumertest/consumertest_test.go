@@ -147,7 +147,7 @@ func TestLastAttempt(t *testing.T) {
 }
 
 func TestSettingsOfTheTopicApply(t *testing.T) {
-	got := consumertest.Run(t, returns(errors.New("odd")), brokers.Message{}, consumer.Config{}, consumer.Topic{MaxAttempts: 1})
+	got := consumertest.DeliverWith(t, returns(errors.New("odd")), brokers.Delivery{}, consumer.Config{}, consumer.Topic{MaxAttempts: 1})
 	if !got.Decision.DeadLetter || got.DeadLetter == nil {
 		t.Errorf("%+v, want a dead letter after the only attempt", got)
 	}
@@ -295,19 +295,19 @@ func TestFaultsFailTheTest(t *testing.T) {
 		name     string
 		handler  consumer.Handler
 		cfg      consumer.Config
-		settings []consumer.Topic
+		settings consumer.Topic
 		want     string
 	}{
-		{"Config", returns(nil), consumer.Config{Concurrency: -1}, nil, "Config.Concurrency: -1 is out of range"},
-		{"Topic", returns(nil), consumer.Config{}, []consumer.Topic{{MaxBody: -1}}, `Topic("test").MaxBody: -1 is out of range`},
-		{"handler", nil, consumer.Config{}, nil, "the handler is nil"},
+		{"Config", returns(nil), consumer.Config{Concurrency: -1}, consumer.Topic{}, "Config.Concurrency: -1 is out of range"},
+		{"Topic", returns(nil), consumer.Config{}, consumer.Topic{MaxBody: -1}, `Topic("test").MaxBody: -1 is out of range`},
+		{"handler", nil, consumer.Config{}, consumer.Topic{}, "the handler is nil"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &fake{}
 			finished := make(chan struct{})
 			go func() {
 				defer close(finished)
-				got := consumertest.Run(f, tt.handler, brokers.Message{}, tt.cfg, tt.settings...)
+				got := consumertest.DeliverWith(f, tt.handler, brokers.Delivery{}, tt.cfg, tt.settings)
 				t.Errorf("returned %+v, want the test ended", got)
 			}()
 			<-finished

@@ -47,7 +47,7 @@ func (w *worker) run(cfg consumer.Config) error {
 		if w.Batch > 0 {
 			c.HandleBatch(topic, w.handleBatch, w.settings())
 		} else {
-			c.Handle(topic, w.handle, w.settings())
+			c.HandleWith(topic, w.handle, w.settings())
 		}
 	}
 	return c.Run(w.killed)

@@ -132,7 +132,7 @@ func (w *worker) register(c *consumer.Consumer, t *topic) {
 	if wrap := w.run.rig.handler; wrap != nil {
 		handle = wrap(handle)
 	}
-	c.Handle(t.name, handle, settings)
+	c.HandleWith(t.name, handle, settings)
 }
 
 // handle is the handler: it does what the script of the message says.
