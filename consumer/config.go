@@ -55,7 +55,7 @@ type Config struct {
 
 	// Prefetch is how many deliveries of a topic wait in the process for a free
 	// handler, or for the rest of their batch: at least as many as fill one.
-	// Their leases are kept. Default is Concurrency; -1 means 1.
+	// Their leases are kept. Default is Concurrency.
 	Prefetch int
 
 	// HandlerTimeout bounds one handler run; its context then ends with cause
@@ -63,14 +63,14 @@ type Config struct {
 	HandlerTimeout time.Duration
 
 	// DrainTimeout is how long running handlers may go on after the context
-	// of Run has ended. Default 25 s, because Kubernetes kills after 30; -1 means
-	// not at all.
+	// of Run has ended. Default 25 s, because Kubernetes kills after 30;
+	// settings.None ends them at once.
 	DrainTimeout time.Duration
 
 	// HoldLimit is the longest retry delay that is waited for in the process,
 	// with the lease kept and no handler slot used; longer ones, and those
-	// that the lease cannot outlast, go to the broker. Default 2 s; -1 sends
-	// all to the broker. What the broker brings back up to 2 s early is held
+	// that the lease cannot outlast, go to the broker. Default 2 s;
+	// settings.None sends all to the broker. What the broker brings back up to 2 s early is held
 	// in any case. Where the broker says that holding is dear
 	// (brokers.Capabilities.MaxHold: RabbitMQ, 20 ms), the limit of a message
 	// that is not retried yet is no longer than that, unless its key waits for
@@ -105,7 +105,7 @@ type Config struct {
 	// CrashLimit-1 lost deliveries a message goes on trial: back to its queue for a
 	// random time of up to a minute, to run at once when it comes again. After
 	// CrashLimit lost deliveries on trial it is dead-lettered without a run. Default
-	// 3; -1 never ends it.
+	// 3; settings.None never ends it.
 	CrashLimit int
 
 	// MaxBody dead-letters larger messages without running them, in bytes.
@@ -227,7 +227,7 @@ const (
 	defaultCrashLimit     = 3
 )
 
-// withDefaults fills what is unset; -1 has become a plain zero or bound.
+// withDefaults fills what is unset; settings.None has become a plain zero or bound.
 func (c Config) withDefaults() Config {
 	c.Concurrency = setting(c.Concurrency, defaultConcurrency, defaultConcurrency)
 	c.HandlerTimeout = setting(c.HandlerTimeout, defaultHandlerTimeout, defaultHandlerTimeout)
@@ -268,14 +268,14 @@ func (c Config) faults() error {
 	faults := []error{
 		count("Config.Concurrency", c.Concurrency, 0, "or 0 for 10"),
 		count("Config.MaxConcurrency", c.MaxConcurrency, 0, "or 0 for no limit"),
-		count("Config.Prefetch", c.Prefetch, -1, "0 for the default, or -1 for the least"),
+		count("Config.Prefetch", c.Prefetch, 0, "or 0 for that of Concurrency"),
 		below("Config.HandlerTimeout", c.HandlerTimeout, 0, "use a positive duration, or 0 for 5m"),
-		below("Config.DrainTimeout", c.DrainTimeout, -1, "use a positive duration, 0 for 25s, or -1 for none"),
-		below("Config.HoldLimit", c.HoldLimit, -1, "use a positive duration, 0 for 2s, or -1 to hold nothing"),
+		below("Config.DrainTimeout", c.DrainTimeout, settings.None, "use a positive duration, 0 for 25s, or settings.None"),
+		below("Config.HoldLimit", c.HoldLimit, settings.None, "use a positive duration, 0 for 2s, or settings.None to hold nothing"),
 		count("Config.MaxHeld", c.MaxHeld, 0, "or 0 for 1000"),
 		below("Config.MaxHeldBytes", c.MaxHeldBytes, 0, "use a size in bytes, or 0 for 64 MiB"),
 		below("Config.Lease", c.Lease, 0, "use a positive duration, or 0 for the adapter's choice"),
-		below("Config.CrashLimit", c.CrashLimit, -1, "use 1 or more, 0 for 3, or -1 for no limit"),
+		below("Config.CrashLimit", c.CrashLimit, settings.None, "use 1 or more, 0 for 3, or settings.None for no limit"),
 		below("Config.MaxBody", c.MaxBody, 0, "use a size in bytes, or 0 for no limit"),
 		policyFaults("Config.Retry", c.Retry),
 		c.Guard.faults("Config.Guard"),
@@ -390,7 +390,7 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 		below(field+".HandlerTimeout", t.HandlerTimeout, 0, "use a positive duration, or 0 for that of Config"),
 		below(field+".MaxBody", t.MaxBody, 0, "use a size in bytes, or 0 for that of Config"),
 		count(field+".Concurrency", t.Concurrency, 0, "or 0 for that of Config"),
-		count(field+".Prefetch", t.Prefetch, -1, "0 for that of Config, or -1 for the least"),
+		count(field+".Prefetch", t.Prefetch, 0, "or 0 for that of Config"),
 		below(field+".BatchWait", t.BatchWait, 0, "use a positive duration, or 0 for 100ms"),
 		below(field+".Deadline", t.Deadline, 0, "use a positive duration, or 0 for none"),
 		below(field+".StartAfter", t.StartAfter, 0, "use a positive duration, or 0 for none"),
@@ -421,7 +421,7 @@ func newRoute(c Config, topic string, t Topic) (*route, error) {
 	if prefetch == 0 && t.Concurrency == 0 {
 		prefetch = c.Prefetch
 	}
-	r.prefetch = setting(prefetch, r.concurrency, 1)
+	r.prefetch = cmp.Or(prefetch, r.concurrency)
 	if t.Retry != nil {
 		r.policy = *t.Retry
 		faults = append(faults, policyFaults(field+".Retry", r.policy))

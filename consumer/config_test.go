@@ -67,7 +67,7 @@ func checkFaults(t *testing.T, err error, want string) {
 func allWrong() consumer.Config {
 	return consumer.Config{
 		Concurrency:    -1,
-		Prefetch:       -2,
+		Prefetch:       -1,
 		HandlerTimeout: -time.Second,
 		DrainTimeout:   -time.Second,
 		HoldLimit:      -time.Second,
@@ -101,14 +101,14 @@ func TestAllFaultsOfAConfigAreReportedAtOnce(t *testing.T) {
 consumer: broker: is nil: pass a broker, such as memory.New(memory.Options{})
 consumer: Config.Concurrency: -1 is out of range: use 1 to 1048576, or 0 for 10
 consumer: Config.MaxConcurrency: -1 is out of range: use 1 to 1048576, or 0 for no limit
-consumer: Config.Prefetch: -2 is out of range: use 1 to 1048576, 0 for the default, or -1 for the least
+consumer: Config.Prefetch: -1 is out of range: use 1 to 1048576, or 0 for that of Concurrency
 consumer: Config.HandlerTimeout: -1s is out of range: use a positive duration, or 0 for 5m
-consumer: Config.DrainTimeout: -1s is out of range: use a positive duration, 0 for 25s, or -1 for none
-consumer: Config.HoldLimit: -1s is out of range: use a positive duration, 0 for 2s, or -1 to hold nothing
+consumer: Config.DrainTimeout: -1s is out of range: use a positive duration, 0 for 25s, or settings.None
+consumer: Config.HoldLimit: -1s is out of range: use a positive duration, 0 for 2s, or settings.None to hold nothing
 consumer: Config.MaxHeld: -1 is out of range: use 1 to 1048576, or 0 for 1000
 consumer: Config.MaxHeldBytes: -1 is out of range: use a size in bytes, or 0 for 64 MiB
 consumer: Config.Lease: -1s is out of range: use a positive duration, or 0 for the adapter's choice
-consumer: Config.CrashLimit: -2 is out of range: use 1 or more, 0 for 3, or -1 for no limit
+consumer: Config.CrashLimit: -2 is out of range: use 1 or more, 0 for 3, or settings.None for no limit
 consumer: Config.MaxBody: -1 is out of range: use a size in bytes, or 0 for no limit
 consumer: Config.Retry.MaxAttempts: is -1: use 1 or more, or 0 for the default of 10
 consumer: Config.Retry.MaxAge: is -1h0m0s: use a positive duration, or 0 for the default of 24h0m0s
@@ -138,7 +138,7 @@ func TestFaultsOfOneField(t *testing.T) {
 		{"no dead letter", func(c *consumer.Config) { c.DeadLetter = "" }, "Config.DeadLetter: is not set"},
 		{"explicit discard", func(c *consumer.Config) { c.DeadLetter = dlq.Discard }, ""},
 		{"least values", func(c *consumer.Config) {
-			c.Prefetch, c.DrainTimeout, c.HoldLimit, c.CrashLimit = -1, -1, -1, -1
+			c.Prefetch, c.DrainTimeout, c.HoldLimit, c.CrashLimit = 1, settings.None, settings.None, settings.None
 		}, ""},
 		{"concurrency without end", func(c *consumer.Config) { c.Concurrency = math.MaxInt }, "Config.Concurrency: 9223372036854775807 is out of range"},
 		{"prefetch without end", func(c *consumer.Config) { c.Prefetch = math.MaxInt }, "Config.Prefetch: 9223372036854775807 is out of range"},
@@ -221,10 +221,10 @@ func TestFaultsOfRegistrations(t *testing.T) {
 			c.HandleWith("orders", done, consumer.Topic{Dependency: "mails"})
 		}, `consumer: Topic("orders"): is registered twice: register one handler per topic`},
 		{"slots and room", func(c *consumer.Consumer) {
-			c.HandleWith("orders", done, consumer.Topic{Concurrency: -1, Prefetch: -2})
+			c.HandleWith("orders", done, consumer.Topic{Concurrency: -1, Prefetch: -1})
 		}, `
 consumer: Topic("orders").Concurrency: -1 is out of range: use 1 to 1048576, or 0 for that of Config
-consumer: Topic("orders").Prefetch: -2 is out of range: use 1 to 1048576, 0 for that of Config, or -1 for the least`},
+consumer: Topic("orders").Prefetch: -1 is out of range: use 1 to 1048576, or 0 for that of Config`},
 		{"duplicate of another kind", func(c *consumer.Consumer) {
 			c.Handle("orders", done)
 			c.HandleBatch("orders", doneBatch, consumer.Topic{BatchSize: 1})

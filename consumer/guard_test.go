@@ -322,7 +322,7 @@ func TestConsumersShareAGuard(t *testing.T) {
 		a.Guard = consumer.Guard{Limiter: limiter, Budget: must(budget.New(budget.Queue()))}
 		b.Guard = a.Guard
 		a.Concurrency, a.HandlerTimeout, a.Retry.MaxAttempts = 1, time.Second, 2
-		b.Concurrency, b.HandlerTimeout, b.Prefetch = 100, time.Hour, -1
+		b.Concurrency, b.HandlerTimeout, b.Prefetch = 100, time.Hour, 1
 		first, second := start(t, broker, a, d.register("orders")), start(t, broker, b, d.register("refunds"))
 		d.set(unavailable)
 		flood(t, broker, "orders", 50)

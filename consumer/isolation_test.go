@@ -29,8 +29,8 @@ func TestSlotsAndRoomOfATopic(t *testing.T) {
 		{"of its own", func(*consumer.Config) {}, consumer.Topic{Concurrency: 4}, 4, 8, 10, 20},
 		{"more than all", func(c *consumer.Config) { c.Concurrency, c.Prefetch = 3, 30 }, consumer.Topic{Concurrency: 4}, 4, 8, 3, 33},
 		{"prefetch", func(*consumer.Config) {}, consumer.Topic{Prefetch: 40}, 10, 50, 10, 20},
-		{"the least", func(*consumer.Config) {}, consumer.Topic{Concurrency: 1, Prefetch: -1}, 1, 2, 10, 20},
-		{"prefetch of all", func(c *consumer.Config) { c.Prefetch = -1 }, consumer.Topic{}, 10, 11, 10, 11},
+		{"the least", func(*consumer.Config) {}, consumer.Topic{Concurrency: 1, Prefetch: 1}, 1, 2, 10, 20},
+		{"prefetch of all", func(c *consumer.Config) { c.Prefetch = 1 }, consumer.Topic{}, 10, 11, 10, 11},
 		{"a limit over all", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.Topic{}, 3, 20, 3, 20},
 		{"a limit that one does not need", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.Topic{Concurrency: 1}, 1, 2, 5, 20},
 	} {

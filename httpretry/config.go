@@ -50,13 +50,14 @@ type Config struct {
 
 // Policy says how the calls to one dependency are made.
 type Policy struct {
-	// Retries is how often a request may be sent again: once, or with -1 never.
+	// Retries is how often a request may be sent again: once, or with
+	// settings.None never.
 	// Zero means once. More patience is the queue's part.
 	Retries int
 
 	// Timeout is how long one attempt may take, the reading of the response
-	// body included. Zero means 30 s; -1 means as long as the request's context
-	// allows.
+	// body included. Zero means 30 s; settings.None means as long as the
+	// request's context allows.
 	Timeout time.Duration
 
 	// Delay is the longest wait before a retry that nobody asked to wait for.
@@ -70,8 +71,8 @@ type Policy struct {
 
 	// MaxBody is how many bytes of a request body without GetBody are kept to
 	// send it again. A longer body, or one that the first attempt did not send
-	// to its end, is not sent again. Zero means 64 KiB; -1 means that nothing
-	// is kept.
+	// to its end, is not sent again. Zero means 64 KiB; settings.None keeps
+	// nothing.
 	MaxBody int64
 
 	// Breaker keeps calls from a dependency that is down. Nil means one of the
@@ -130,16 +131,16 @@ func (c Config) faults() error {
 func (p Policy) faults(of string) error {
 	const (
 		positive = "use a positive duration, or 0 for the default of %v"
-		orNone   = "use a positive one, 0 for the default of %v, or -1 for none"
+		orNone   = "use a positive one, 0 for the default of %v, or settings.None"
 	)
 	q := p.withDefaults()
 	return errors.Join(
-		refuse(p.Retries < -1 || p.Retries > 1, of, "Retries", p.Retries, "use 0 or 1 for one retry, or -1 for none: what needs more than %v belongs back into the queue", defaultRetries),
-		refuse(p.Timeout < -1, of, "Timeout", p.Timeout, orNone, defaultTimeout),
+		refuse(p.Retries < settings.None || p.Retries > 1, of, "Retries", p.Retries, "use 0 or 1 for one retry, or settings.None: what needs more than %v belongs back into the queue", defaultRetries),
+		refuse(p.Timeout < settings.None, of, "Timeout", p.Timeout, orNone, defaultTimeout),
 		refuse(p.Delay < 0, of, "Delay", p.Delay, positive, defaultDelay),
 		refuse(p.MaxWait < 0, of, "MaxWait", p.MaxWait, positive, defaultMaxWait),
 		refuse(p.Delay >= 0 && p.MaxWait >= 0 && q.Delay > q.MaxWait, of, "Delay", q.Delay, "use at most MaxWait (%v)", q.MaxWait),
-		refuse(p.MaxBody < -1, of, "MaxBody", p.MaxBody, orNone, defaultMaxBody),
+		refuse(p.MaxBody < settings.None, of, "MaxBody", p.MaxBody, orNone, defaultMaxBody),
 		refuse(p.NoBreaker && p.Breaker != nil, of, "NoBreaker", p.NoBreaker, "set %v or Breaker, not both", "NoBreaker"),
 		refuse(p.NoBudget && p.Budget != nil, of, "NoBudget", p.NoBudget, "set %v or Budget, not both", "NoBudget"),
 	)

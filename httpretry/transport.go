@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/breaker"
 	"github.com/redrive-go/redrive/retry/flow"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // Transport is an [http.RoundTripper] with a breaker, a budget and at most one
@@ -336,7 +337,7 @@ func (c *call) delay(r result) (time.Duration, bool) {
 	if r.attempt.parent.Err() != nil || !c.retryable(r.ended) {
 		return 0, false
 	}
-	policy := retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: c.Delay, Cap: c.MaxWait}, MaxRetryAfter: c.MaxWait, FreeThrottles: -1}
+	policy := retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: c.Delay, Cap: c.MaxWait}, MaxRetryAfter: c.MaxWait, FreeThrottles: settings.None}
 	d := retry.Decide(policy, retry.FailedRun{Attempt: 1, Now: r.ended, Verdict: v}, rand.Float64())
 	return d.Delay, d.Retry
 }

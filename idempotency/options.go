@@ -27,8 +27,8 @@ type Options struct {
 	Retention time.Duration
 
 	// Redrive is how long a dead letter may lie before it is sent back: as
-	// long as the dead-letter topic keeps it. -1 says that dead letters are
-	// never sent back. Required.
+	// long as the dead-letter topic keeps it. settings.None says that dead
+	// letters are never sent back. Required.
 	Redrive time.Duration
 
 	// TTL is how long a success is remembered, at least Retention plus
@@ -41,7 +41,7 @@ type Options struct {
 
 	// Wait is how long a second run with the same key waits for the first,
 	// occupying its handler slot, before it is sent back to come later.
-	// Default 500 ms; -1 means not at all.
+	// Default 500 ms; settings.None does not wait.
 	Wait time.Duration
 
 	// Scope names what the handler does. Handlers with different effects must
@@ -81,10 +81,10 @@ func (o Options) faults() error {
 	const positive = "use a positive duration, or 0 for the default of %v"
 	err := errors.Join(
 		refuse(o.Retention <= 0, "Retention", o.Retention, "say how long the broker may keep a message%s", ""),
-		refuse(o.Redrive == 0 || o.Redrive < -1, "Redrive", o.Redrive, "say how long a dead letter may lie before it is sent back, or %d if none ever is", -1),
+		refuse(o.Redrive == 0 || o.Redrive < settings.None, "Redrive", o.Redrive, "say how long a dead letter may lie before it is sent back, or %s if none ever is", "settings.None"),
 		refuse(o.TTL < 0, "TTL", o.TTL, positive, "Retention plus Redrive"),
 		refuse(o.Lease != 0 && o.Lease < minLease, "Lease", o.Lease, "use at least %v, so that there is time to extend it", minLease),
-		refuse(o.Wait < -1, "Wait", o.Wait, positive+", or -1 not to wait", defaultWait),
+		refuse(o.Wait < settings.None, "Wait", o.Wait, positive+", or settings.None not to wait", defaultWait),
 	)
 	if err == nil && o.TTL > 0 && o.TTL < o.horizon() {
 		return refuse(true, "TTL", o.TTL, "use at least Retention plus Redrive (%v), or a message that comes after that is handled again", o.horizon())

@@ -37,7 +37,7 @@ type Policy struct {
 	// minutes.
 	MaxRetryAfter time.Duration
 	// FreeThrottles is how many throttled runs of a message go uncounted. Zero
-	// means 5; a negative number means none.
+	// means 5; settings.None counts all.
 	FreeThrottles int
 	// EnvironmentDelay is the longest delay after a failure of the environment
 	// (bad credentials, a full disk), which is never counted; the shortest is
@@ -53,7 +53,7 @@ func (p Policy) inline() Policy {
 	p.EnvironmentDelay = cmp.Or(p.EnvironmentDelay, 2*time.Second)
 	p.Backoff.Base = cmp.Or(p.Backoff.Base, 100*time.Millisecond)
 	p.Backoff.Cap = cmp.Or(p.Backoff.Cap, 2*time.Second)
-	p.FreeThrottles = -1
+	p.FreeThrottles = settings.None
 	return p
 }
 

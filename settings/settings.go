@@ -1,5 +1,6 @@
-// Package settings has the error for settings that cannot be meant. All packages
-// report with it, so that a program finds every fault in one way:
+// Package settings has what the settings of all packages share: a value for none,
+// and the error for those that cannot be meant, so that a program finds every
+// fault in one way:
 //
 //	if fault, ok := errors.AsType[*settings.Error](err); ok {
 //		log.Printf("%s: set %s: %s", fault.Package, fault.Field, fault.Fix)
@@ -7,6 +8,11 @@
 package settings
 
 import "fmt"
+
+// None says that there is to be none of something whose zero value means a
+// default: no time to drain in, no limit, no retry. Each setting that takes it
+// says what that means.
+const None = -1
 
 // Error is one fault of the settings of a package. Functions that find several join
 // them.

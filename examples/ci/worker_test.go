@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqs"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/settings"
 )
 
 type order struct{ Cents int }
@@ -97,7 +98,7 @@ func TestOnABroker(t *testing.T) {
 	worker, err := consumer.New(broker, consumer.Config{
 		Group:      topic, // of workers on Kafka
 		DeadLetter: "*-dead",
-		HoldLimit:  -1, // each retry waits in the broker, however short
+		HoldLimit:  settings.None, // each retry waits in the broker, however short
 		Observers:  []consumer.Observer{got},
 	})
 	if err != nil {

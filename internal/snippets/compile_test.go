@@ -35,7 +35,7 @@ var imports = byName(
 	"github.com/aws/aws-sdk-go-v2/aws", "github.com/segmentio/kafka-go/sasl/plain",
 	modulePath+"/consumer", modulePath+"/consumer/consumertest", modulePath+"/dlq", modulePath+"/httpretry",
 	modulePath+"/idempotency", modulePath+"/idempotency/sqlstore",
-	modulePath+"/retry", modulePath+"/retry/breaker", modulePath+"/retry/budget", modulePath+"/retry/flow", modulePath+"/visibility",
+	modulePath+"/retry", modulePath+"/retry/breaker", modulePath+"/retry/budget", modulePath+"/retry/flow", modulePath+"/settings", modulePath+"/visibility",
 )
 
 func byName(paths ...string) map[string]string {
