@@ -138,20 +138,7 @@ type sliceRow struct {
 	// Letters is how many there are.
 	Letters int64 `json:"letters"`
 
-	// Broker is the name of their broker in the configuration.
-	Broker string `json:"broker"`
-
-	// Source is the dead-letter topic that they were collected from.
-	Source string `json:"source"`
-
-	// Topic is where they died, as they say.
-	Topic string `json:"topic"`
-
-	// Group is the consumer group that gave them up.
-	Group string `json:"group"`
-
-	// Reason is why they are dead.
-	Reason string `json:"reason"`
+	origin
 
 	// State is that of the letters now.
 	State string `json:"state"`
@@ -165,7 +152,7 @@ func sliceRows(parts []store.Slice, states []store.State) (rows []sliceRow, tota
 			continue
 		}
 		total += s.Letters
-		row := sliceRow{Broker: s.Broker, Source: s.Source, Topic: s.Topic, Group: s.Group, Reason: s.Reason, State: string(s.State)}
+		row := sliceRow{origin: origin{s.Broker, s.Source, s.Topic, s.Group, s.Reason}, State: string(s.State)}
 		i, ok := at[row]
 		if !ok {
 			i = len(rows)

@@ -45,9 +45,10 @@ func TestReference(t *testing.T) {
 		parts[name] = "```\n" + help.stdout + "```\n"
 	}
 	others := []string{"planRow", "hopRow", "sloRow"} // of redrive plan
-	for name, fields := range structsOf(t, ".") {
+	structs := structsOf(t, ".")
+	for name, fields := range structs {
 		if (strings.HasSuffix(name, "Row") || strings.HasSuffix(name, "Doc")) && !slices.Contains(others, name) {
-			parts["rows "+name] = rowTable(fields)
+			parts["rows "+name] = rowTable(withEmbedded(structs, fields))
 		}
 	}
 	goldentest.Parts(t, filepath.Join(root, cliPage), parts, "metrics")
@@ -135,6 +136,9 @@ func structsOf(t *testing.T, dir string) map[string][]docField {
 func fieldsOf(s *ast.StructType) []docField {
 	var fields []docField
 	for _, f := range s.Fields.List {
+		if len(f.Names) == 0 {
+			fields = append(fields, docField{typ: types.ExprString(f.Type)})
+		}
 		if len(f.Names) != 1 || f.Tag == nil {
 			continue
 		}
@@ -143,6 +147,20 @@ func fieldsOf(s *ast.StructType) []docField {
 		fields = append(fields, docField{f.Names[0].Name, types.ExprString(f.Type), doc, reflect.StructTag(tag)})
 	}
 	return fields
+}
+
+// withEmbedded has the fields of structs that are embedded in place of these, but
+// for rows, which have a table of their own.
+func withEmbedded(structs map[string][]docField, fields []docField) (list []docField) {
+	for _, f := range fields {
+		switch {
+		case f.name != "":
+			list = append(list, f)
+		case !strings.HasSuffix(f.typ, "Row"):
+			list = append(list, withEmbedded(structs, structs[f.typ])...)
+		}
+	}
+	return list
 }
 
 // meaning is the comment of a field without the name that it begins with.
@@ -179,6 +197,9 @@ func keyTable(fields []docField) string {
 	kinds := slices.ContainsFunc(fields, func(f docField) bool { return f.tag.Get("kinds") != "" })
 	b.WriteString("| Key | Unset means | Meaning |\n|---|---|---|\n")
 	for _, f := range fields {
+		if f.name == "" { // embedded: the page names them
+			continue
+		}
 		unset, meaning := f.tag.Get("unset"), f.meaning()
 		if value := f.tag.Get("default"); value != "" {
 			unset = "`" + value + "`"

@@ -18,35 +18,7 @@ type groupRow struct {
 	// Letters is how many there are in the states of `--state`.
 	Letters int64 `json:"letters"`
 
-	// Broker is the name of their broker in the configuration.
-	Broker string `json:"broker"`
-
-	// Source is the dead-letter topic that they were collected from.
-	Source string `json:"source"`
-
-	// Topic is where they died, as they say.
-	Topic string `json:"topic"`
-
-	// Group is the consumer group that gave them up.
-	Group string `json:"group"`
-
-	// Reason is why they are dead, in one word.
-	Reason string `json:"reason"`
-
-	// Class is that of their errors.
-	Class string `json:"class"`
-
-	// Format is whose dead letters they are, such as `redrive`.
-	Format string `json:"format"`
-
-	// ErrorType is the Go type of their errors, or what another system says.
-	ErrorType string `json:"error_type"`
-
-	// ErrorText is the error of one of them.
-	ErrorText string `json:"error_text"`
-
-	// Fingerprint is equal for equal faults.
-	Fingerprint string `json:"fingerprint"`
+	fault
 
 	// First is the first death among those that the group has seen.
 	First instant `json:"first"`
@@ -125,8 +97,11 @@ func listGroups(ctx context.Context, d *desk, v *view, p *paging, st *store.Stor
 
 func groupOf(c store.Cluster, states []store.State) groupRow {
 	r := groupRow{
-		ID: c.ID, Broker: c.Broker, Source: c.Source, Topic: c.Topic, Group: c.Group, Reason: c.Reason, Class: c.Class, Format: c.Format,
-		ErrorType: c.ErrorType, ErrorText: c.ErrorText, Fingerprint: c.Fingerprint,
+		ID: c.ID,
+		fault: fault{
+			origin: origin{c.Broker, c.Source, c.Topic, c.Group, c.Reason},
+			Format: c.Format, Class: c.Class, ErrorType: c.ErrorType, ErrorText: c.ErrorText, Fingerprint: c.Fingerprint,
+		},
 		First: instant{c.FirstAt}, Last: instant{c.LastAt}, Since: instant{c.CreatedAt}, Bytes: c.Bytes, States: map[string]int64{},
 	}
 	for _, s := range store.States() {

@@ -19,6 +19,73 @@ func (i instant) MarshalJSON() ([]byte, error) {
 	return []byte(i.UTC().Format(`"2006-01-02T15:04:05.999Z07:00"`)), nil
 }
 
+// origin is where letters come from, and why they are dead.
+type origin struct {
+	// Broker is the name of the broker in the configuration.
+	Broker string `json:"broker"`
+
+	// Source is the topic or queue with the dead letters.
+	Source string `json:"source"`
+
+	// Topic is where the message died, as the letter says.
+	Topic string `json:"topic"`
+
+	// Group is the consumer group that gave the message up.
+	Group string `json:"group"`
+
+	// Reason is why the message is dead, in one word.
+	Reason string `json:"reason"`
+}
+
+// fault is what letters of one error group have in common.
+type fault struct {
+	origin
+
+	// Format is whose dead letter it is, such as `redrive` or `spring-kafka`.
+	Format string `json:"format"`
+
+	// Class is that of the last error.
+	Class string `json:"class"`
+
+	// ErrorType is the Go type of the last error, or what another system says.
+	ErrorType string `json:"error_type"`
+
+	// ErrorText is the text of the last error; of a group, that of one letter.
+	ErrorText string `json:"error_text"`
+
+	// Fingerprint is equal for equal faults.
+	Fingerprint string `json:"fingerprint"`
+}
+
+// deadMessage is a message that was given up.
+type deadMessage struct {
+	fault
+
+	// MessageID is the ID of the message.
+	MessageID string `json:"message_id"`
+
+	// Key is the key of the message.
+	Key string `json:"key"`
+
+	// Attempts is how often it was run.
+	Attempts int `json:"attempts"`
+
+	// Dead is when it died.
+	Dead instant `json:"dead"`
+}
+
+// content is what a message holds.
+type content struct {
+	// Headers are those of the message, without what the dead letter adds.
+	Headers []headerRow `json:"headers"`
+
+	// Body is that of the message.
+	Body string `json:"body"`
+
+	// Encoding is `base64` where the body is not UTF-8, and empty elsewhere.
+	Encoding string `json:"encoding"`
+}
+
 // letterRow is a letter in the store.
 type letterRow struct {
 	// ID is its number. It rises in the order of collecting.
@@ -28,57 +95,20 @@ type letterRow struct {
 	// `returned`, `skipped` or `discarded`.
 	State string `json:"state"`
 
-	// Broker is the name of its broker in the configuration.
-	Broker string `json:"broker"`
-
-	// Source is the dead-letter topic that it was collected from.
-	Source string `json:"source"`
+	deadMessage
 
 	// Position is its partition and offset, such as `3/4711`; empty where there is
 	// no log.
 	Position string `json:"position"`
 
-	// Format is whose dead letter it is, such as `redrive` or `spring-kafka`.
-	Format string `json:"format"`
-
-	// Topic is where it died, as it says.
-	Topic string `json:"topic"`
-
-	// Group is the consumer group that gave it up.
-	Group string `json:"group"`
-
-	// MessageID is the ID of the message.
-	MessageID string `json:"message_id"`
-
-	// Key is the key of the message.
-	Key string `json:"key"`
-
-	// Reason is why it is dead, in one word.
-	Reason string `json:"reason"`
-
-	// Class is that of its last error.
-	Class string `json:"class"`
-
 	// Rule is the classification rule that hit.
 	Rule string `json:"rule"`
-
-	// ErrorType is the Go type of the last error, or what another system says.
-	ErrorType string `json:"error_type"`
 
 	// ErrorCode is the short code of the last error.
 	ErrorCode string `json:"error_code"`
 
-	// ErrorText is the text of the last error.
-	ErrorText string `json:"error_text"`
-
-	// Fingerprint is equal for equal faults.
-	Fingerprint string `json:"fingerprint"`
-
 	// Error is the number of its error group, for `--error`.
 	Error int64 `json:"error"`
-
-	// Attempts is how often it was run.
-	Attempts int `json:"attempts"`
 
 	// Redrives is how often it was sent back before it was collected.
 	Redrives int `json:"redrives"`
@@ -88,9 +118,6 @@ type letterRow struct {
 
 	// FirstFailed is when it first failed.
 	FirstFailed instant `json:"first_failed"`
-
-	// Dead is when it died.
-	Dead instant `json:"dead"`
 
 	// Published is when the message was published.
 	Published instant `json:"published"`
@@ -128,12 +155,15 @@ type letterRow struct {
 
 func rowOf(l store.Letter) letterRow {
 	return letterRow{
-		ID: l.ID, State: string(l.State), Broker: l.Broker, Source: l.Source, Position: l.Position, Format: l.Format,
-		Topic: l.Topic, Group: l.Group, MessageID: l.MessageID, Key: l.Key,
-		Reason: l.Reason, Class: l.Class, Rule: l.Rule, ErrorType: l.ErrorType, ErrorCode: l.ErrorCode, ErrorText: l.ErrorText,
-		Fingerprint: l.Fingerprint, Error: l.Cluster,
-		Attempts: l.Attempts, Redrives: l.RedriveCount, Abandoned: l.Abandoned,
-		FirstFailed: instant{l.FirstFailedAt}, Dead: instant{l.DeadAt}, Published: instant{l.PublishedAt}, DeadBy: l.DeadBy,
+		ID: l.ID, State: string(l.State), Position: l.Position, Rule: l.Rule, ErrorCode: l.ErrorCode, Error: l.Cluster,
+		deadMessage: deadMessage{
+			fault: fault{
+				origin: origin{l.Broker, l.Source, l.Topic, l.Group, l.Reason},
+				Format: l.Format, Class: l.Class, ErrorType: l.ErrorType, ErrorText: l.ErrorText, Fingerprint: l.Fingerprint,
+			},
+			MessageID: l.MessageID, Key: l.Key, Attempts: l.Attempts, Dead: instant{l.DeadAt},
+		},
+		Redrives: l.RedriveCount, Abandoned: l.Abandoned, FirstFailed: instant{l.FirstFailedAt}, Published: instant{l.PublishedAt}, DeadBy: l.DeadBy,
 		Stub: l.Stub, Size: l.Size, Previous: l.Previous, Next: l.Next, Sends: l.Sends, Job: l.Job, Note: l.Note,
 		Collected: instant{l.CollectedAt}, Changed: instant{l.ChangedAt},
 	}

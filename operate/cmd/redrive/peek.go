@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/foreign"
@@ -21,47 +18,8 @@ import (
 
 // peekRow is a letter that is in a broker.
 type peekRow struct {
-	// Source is the dead-letter topic that it is in.
-	Source string `json:"source"`
-
-	// Format is whose dead letter it is, such as `redrive`.
-	Format string `json:"format"`
-
-	// Topic is where it died, as it says.
-	Topic string `json:"topic"`
-
-	// Group is the consumer group that gave it up.
-	Group string `json:"group"`
-
-	// MessageID is the ID of the message.
-	MessageID string `json:"message_id"`
-
-	// Key is the key of the message.
-	Key string `json:"key"`
-
-	// Reason is why it is dead, in one word.
-	Reason string `json:"reason"`
-
-	// Class is that of its last error.
-	Class string `json:"class"`
-
-	// ErrorText is the text of the last error.
-	ErrorText string `json:"error_text"`
-
-	// Attempts is how often it was run.
-	Attempts int `json:"attempts"`
-
-	// Dead is when it died.
-	Dead instant `json:"dead"`
-
-	// Headers are those of the message, without what the dead letter adds.
-	Headers []headerRow `json:"headers"`
-
-	// Body is that of the message.
-	Body string `json:"body"`
-
-	// Encoding is `base64` where the body is not UTF-8, and empty elsewhere.
-	Encoding string `json:"encoding"`
+	deadMessage
+	content
 }
 
 var peekTable = table[peekRow]{"died topic message reason error", func(r peekRow) []any {
@@ -148,7 +106,7 @@ func (d *desk) peek(ctx context.Context, v *view, c *config.Config, t config.Top
 	held, err := take(ctx, source, limit)
 	rows := make([]peekRow, len(held))
 	for i, delivery := range held {
-		rows[i] = peeked(delivery)
+		rows[i] = peeked(t.Broker, delivery)
 	}
 	return errors.Join(err, release(ctx, source, held), show(d.Streams, v, peekTable, all(rows)))
 }
@@ -202,28 +160,19 @@ func release(ctx context.Context, source brokers.Source, held []*brokers.Deliver
 	})
 }
 
-func peeked(d *brokers.Delivery) peekRow {
-	entry, format := foreign.Decode(d)
-	if d.Unreadable != nil && entry.ErrorText == "" {
-		entry.DescribeError("", "", d.Unreadable.Error(), "")
+func peeked(broker string, d *brokers.Delivery) peekRow {
+	e, format := foreign.Decode(d)
+	if d.Unreadable != nil && e.ErrorText == "" {
+		e.DescribeError("", "", d.Unreadable.Error(), "")
 	}
-	return rowOfEntry(entry, string(format), d.Message.Topic)
-}
-
-func rowOfEntry(e dlq.Entry, format, source string) peekRow {
-	r := peekRow{
-		Source: source, Format: format, Topic: e.Message.Topic, Group: e.Group, MessageID: e.Message.ID, Key: e.Message.Key,
-		Reason: e.Reason, Class: e.Meta.Class, ErrorText: e.ErrorText, Attempts: e.Meta.Attempt, Dead: instant{e.DeadAt},
-		Headers: headerRows(e.Message.Headers),
+	return peekRow{
+		deadMessage: deadMessage{
+			fault: fault{
+				origin: origin{broker, d.Message.Topic, e.Message.Topic, e.Group, e.Reason},
+				Format: string(format), Class: e.Meta.Class, ErrorType: e.ErrorType, ErrorText: e.ErrorText, Fingerprint: e.Fingerprint,
+			},
+			MessageID: e.Message.ID, Key: e.Message.Key, Attempts: e.Meta.Attempt, Dead: instant{e.DeadAt},
+		},
+		content: contentOf(e.Message),
 	}
-	r.Body, r.Encoding = bodyText(e.Message.Body)
-	return r
-}
-
-// bodyText is a body in JSON, and its encoding.
-func bodyText(body []byte) (text, encoding string) {
-	if utf8.Valid(body) {
-		return string(body), ""
-	}
-	return base64.StdEncoding.EncodeToString(body), "base64"
 }

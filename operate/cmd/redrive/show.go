@@ -26,9 +26,6 @@ import (
 type letterDoc struct {
 	letterRow
 
-	// Headers are those of the message as it is sent back.
-	Headers []headerRow `json:"headers"`
-
 	// Received are the headers of the dead letter as it was collected.
 	Received []headerRow `json:"received"`
 
@@ -41,11 +38,7 @@ type letterDoc struct {
 	// History is what happened to the letter in the store.
 	History []changeRow `json:"history"`
 
-	// Body is that of the message.
-	Body string `json:"body"`
-
-	// Encoding is `base64` where the body is not UTF-8, and empty elsewhere.
-	Encoding string `json:"encoding"`
+	content
 
 	body []byte
 }
@@ -193,7 +186,7 @@ func docOf(ctx context.Context, s *store.Store, id int64) (doc letterDoc, err er
 		return doc, err
 	}
 	doc = letterDoc{
-		letterRow: rowOf(l), Headers: headerRows(entry.Message.Headers), Received: headerRows(raw.Headers),
+		letterRow: rowOf(l), content: contentOf(entry.Message), Received: headerRows(raw.Headers),
 		Failures: []failureRow{}, Stack: entry.Stack, History: []changeRow{}, body: entry.Message.Body,
 	}
 	for _, f := range entry.Meta.History {
@@ -205,8 +198,15 @@ func docOf(ctx context.Context, s *store.Store, id int64) (doc letterDoc, err er
 			Who: c.Actor.Who, Command: c.Actor.Command, Because: c.Actor.Reason,
 		})
 	}
-	doc.Body, doc.Encoding = bodyText(doc.body)
 	return doc, nil
+}
+
+func contentOf(m brokers.Message) content {
+	c := content{Headers: headerRows(m.Headers), Body: string(m.Body)}
+	if !utf8.Valid(m.Body) {
+		c.Body, c.Encoding = base64.StdEncoding.EncodeToString(m.Body), "base64"
+	}
+	return c
 }
 
 func headerRows(headers brokers.Headers) []headerRow {
