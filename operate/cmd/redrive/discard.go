@@ -13,11 +13,13 @@ import (
 )
 
 func newDiscard(d *desk) *cobra.Command {
-	return newDecision(d, decision{
+	return newOrder(d, decision{
 		verb: "discard", done: "discarded",
 		from: discardable(),
-		do:   (*store.Store).Discard,
-	}, &cobra.Command{
+		do: func(ctx context.Context, o order, f store.Filter, _ int64) (int64, error) {
+			return o.store.Discard(ctx, time.Now(), o.actor, f)
+		},
+	}.run, &cobra.Command{
 		Use:   "discard [letter...]",
 		Short: "Take letters out of the way, for which nobody will do anything",
 		Long: `Discard takes letters out of the way. They stay in the store until their retention
@@ -32,11 +34,13 @@ More than one letter needs a reason, --because.`,
 }
 
 func newRestore(d *desk) *cobra.Command {
-	return newDecision(d, decision{
+	return newOrder(d, decision{
 		verb: "restore", done: "restored",
 		from: []store.State{store.StateDiscarded},
-		do:   (*store.Store).Restore,
-	}, &cobra.Command{
+		do: func(ctx context.Context, o order, f store.Filter, _ int64) (int64, error) {
+			return o.store.Restore(ctx, time.Now(), o.actor, f)
+		},
+	}.run, &cobra.Command{
 		Use:   "restore [letter...]",
 		Short: "Bring discarded letters back",
 		Long: `Restore brings discarded letters back to the state that they had before. Those that
@@ -52,70 +56,55 @@ More than one letter needs a reason, --because.`,
 // decision is what can be decided about letters without sending any.
 type decision struct {
 	verb, done string
-	from       []store.State // in which letters can be
-	do         func(*store.Store, context.Context, time.Time, store.Actor, store.Filter) (int64, error)
+	from       []store.State                          // in which letters can be
+	check      func(*config.Config, []sliceRow) error // nil allows all letters
+	do         func(ctx context.Context, o order, f store.Filter, total int64) (done int64, err error)
 }
 
-func newDecision(d *desk, what decision, cmd *cobra.Command) *cobra.Command {
-	v, s, a, c := &view{}, &selection{}, &author{}, &consent{}
-	cmd.Args = cobra.ArbitraryArgs
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f, err := s.chosen(args, time.Now())
-		if err != nil {
-			return err
-		}
-		return d.withStore(cmd.Context(), func(_ *config.Config, st *store.Store) error {
-			return what.run(cmd.Context(), d, v, c, st, a.of(cmd, args), f)
-		})
-	}
-	v.register(cmd.Flags())
-	s.registerAll(cmd.Flags())
-	a.register(cmd.Flags())
-	c.register(cmd.Flags())
-	s.completeFrom(cmd, d)
-	return cmd
-}
-
-func (what decision) run(ctx context.Context, d *desk, v *view, c *consent, s *store.Store, a store.Actor, f store.Filter) error {
-	var err error
-	if f.UpTo, err = s.Last(ctx); err != nil {
+func (what decision) run(ctx context.Context, o order, f store.Filter) (err error) {
+	if f.UpTo, err = o.store.Last(ctx); err != nil {
 		return err
 	}
-	parts, err := s.Breakdown(ctx, f)
+	parts, err := o.store.Breakdown(ctx, f)
 	if err != nil {
 		return err
 	}
 	rows, total := sliceRows(parts, what.from)
-	if ok, err := d.mayChange(ctx, v, c, a, f, what.verb, rows, total); !ok {
+	if what.check != nil {
+		if err := what.check(o.cfg, rows); err != nil {
+			return fmt.Errorf("nothing was done: %w", err)
+		}
+	}
+	if ok, err := o.mayChange(ctx, f, what.verb, rows, total); !ok {
 		return err
 	}
-	n, err := what.do(s, ctx, time.Now(), a, f)
+	n, err := what.do(ctx, o, f, total)
 	if err != nil && n > 0 {
-		return &partialError{fmt.Errorf("%s %s, the others are as they were: %w", what.done, count(n, "letter"), err)}
+		return o.resume(&partialError{fmt.Errorf("%s %s of %d: %w", what.done, count(n, "letter"), total, err)}, o.again, "--because="+quoted(o.actor.Reason))
 	}
 	if err != nil {
 		return err
 	}
-	return d.tellDone(v, what.done, n)
+	return showOne(o.Streams, o.v, doneRow{what.done, n}, func(r doneRow) string { return r.Done + " " + count(r.Letters, "letter") })
 }
 
 // mayChange reports whether letters may be changed: not in a dry run, which shows
 // them, not without a reason if there are several, and unless they were named one
 // by one not without consent.
-func (d *desk) mayChange(ctx context.Context, v *view, c *consent, a store.Actor, f store.Filter, verb string, rows []sliceRow, total int64) (bool, error) {
+func (o order) mayChange(ctx context.Context, f store.Filter, verb string, rows []sliceRow, total int64) (bool, error) {
 	letters := count(total, "letter")
 	switch {
-	case c.dryRun:
-		fmt.Fprintf(d.Err, "This would %s %s:\n", verb, letters)
-		return false, show(d.Streams, v, sliceTable, all(rows))
+	case o.c.dryRun:
+		fmt.Fprintf(o.Err, "This would %s %s:\n", verb, letters)
+		return false, show(o.Streams, o.v, sliceTable, all(rows))
 	case total == 0:
 		return false, fmt.Errorf("nothing was done: there is no letter to %s: see redrive dlq ls --state all", verb)
-	case total > 1 && a.Reason == "":
+	case total > 1 && o.actor.Reason == "":
 		return false, usage(fmt.Errorf("nothing was done: %s need a reason: add --because", letters))
 	case byNumber(f):
 		return true, nil
 	}
-	err := c.ask(ctx, d.Streams, fmt.Sprintf("About to %s %s", verb, letters), int(total))
+	err := o.c.ask(ctx, o.Streams, fmt.Sprintf("About to %s %s", verb, letters), int(total))
 	return err == nil, err
 }
 
@@ -126,11 +115,6 @@ type doneRow struct {
 
 	// Letters is to how many.
 	Letters int64 `json:"letters"`
-}
-
-// tellDone says what was done to letters.
-func (d *desk) tellDone(v *view, done string, n int64) error {
-	return showOne(d.Streams, v, doneRow{done, n}, func(r doneRow) string { return r.Done + " " + count(r.Letters, "letter") })
 }
 
 // sliceRow is letters that a command would change.

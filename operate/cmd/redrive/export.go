@@ -30,10 +30,7 @@ alone, and none is overwritten.`,
   redrive dlq export --topic orders | jq -r .body`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && !cmd.Flags().Changed("state") {
-				s.states.values = nil
-			}
-			f, err := s.letters(args, time.Now())
+			f, err := s.listed(cmd, args)
 			if err != nil {
 				return err
 			}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"iter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,10 +29,7 @@ to go on.`,
 			if err := p.check(); err != nil {
 				return err
 			}
-			if len(args) > 0 && !cmd.Flags().Changed("state") {
-				s.states.values = nil // whoever names a letter wants to see it
-			}
-			f, err := s.letters(args, time.Now())
+			f, err := s.listed(cmd, args)
 			if err != nil {
 				return err
 			}

@@ -11,13 +11,14 @@ import (
 
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 	"github.com/redrive-go/redrive/operate/config"
-	"github.com/redrive-go/redrive/operate/internal/serve"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
 func newPutBack(d *desk) *cobra.Command {
-	v, s, a, c := &view{}, &selection{}, &author{}, &consent{}
-	cmd := &cobra.Command{
+	return newOrder(d, decision{
+		verb: "put back", done: "put back",
+		from: discardable(), check: mayGoBack, do: putAllBack,
+	}.run, &cobra.Command{
 		Use:   "putback [letter...]",
 		Short: "Put letters back into the dead-letter topics that they came from",
 		Long: `Putback publishes letters as they were to the dead-letter topics that they were
@@ -31,62 +32,14 @@ what is put back is collected again: stop that first.
 More than one letter needs a reason, --because.`,
 		Example: `  redrive dlq putback --topic orders --because 'the old tool handles them' --dry-run
   redrive dlq putback 4711`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			f, err := s.chosen(args, time.Now())
-			if err != nil {
-				return err
-			}
-			return d.withStore(cmd.Context(), func(cfg *config.Config, st *store.Store) error {
-				err := d.putBack(cmd.Context(), v, c, cfg, st, a.of(cmd, args), f)
-				if _, partial := errors.AsType[*partialError](err); partial {
-					err = d.resume(err, commandLine(cmd, args), "--because="+quoted(a.because))
-				}
-				return err
-			})
-		},
-	}
-	v.register(cmd.Flags())
-	s.registerAll(cmd.Flags())
-	a.register(cmd.Flags())
-	c.register(cmd.Flags())
-	s.completeFrom(cmd, d)
-	return cmd
-}
-
-func (d *desk) putBack(ctx context.Context, v *view, c *consent, cfg *config.Config, s *store.Store, a store.Actor, f store.Filter) (err error) {
-	if f.UpTo, err = s.Last(ctx); err != nil {
-		return err
-	}
-	parts, err := s.Breakdown(ctx, f)
-	if err != nil {
-		return err
-	}
-	parts = slices.DeleteFunc(parts, func(p store.Slice) bool { return !slices.Contains(discardable(), p.State) })
-	if err := mayGoBack(cfg, parts); err != nil {
-		return fmt.Errorf("nothing was done: %w", err)
-	}
-	rows, total := sliceRows(parts, discardable())
-	if ok, err := d.mayChange(ctx, v, c, a, f, "put back", rows, total); !ok {
-		return err
-	}
-	server := d.server(cfg, s, d.Err)
-	defer func() { err = errors.Join(err, closeBrokers(ctx, server.Brokers)) }()
-	n, err := d.putAllBack(ctx, server, a, f, total)
-	if err != nil && n > 0 {
-		return &partialError{fmt.Errorf("put back %s of %d: %w", count(n, "letter"), total, err)}
-	}
-	if err != nil {
-		return err
-	}
-	return d.tellDone(v, "put back", n)
+	})
 }
 
 // mayGoBack names all that keeps letters from going back.
-func mayGoBack(c *config.Config, parts []store.Slice) error {
+func mayGoBack(c *config.Config, rows []sliceRow) error {
 	var faults []error
 	said := map[[2]string]bool{}
-	for _, p := range parts {
+	for _, p := range rows {
 		if said[[2]string{p.Broker, p.Source}] {
 			continue
 		}
@@ -108,21 +61,23 @@ func mayGoBack(c *config.Config, parts []store.Slice) error {
 const mostPutBack = 200
 
 // putAllBack puts letters back, some of one topic at a time.
-func (d *desk) putAllBack(ctx context.Context, server *serve.Server, a store.Actor, f store.Filter, total int64) (put int64, err error) {
+func putAllBack(ctx context.Context, o order, f store.Filter, total int64) (put int64, err error) {
+	server := o.server(o.cfg, o.store, o.Err)
+	defer func() { err = errors.Join(err, closeBrokers(ctx, server.Brokers)) }()
 	type place struct{ broker, source string }
 	waiting := map[place][]int64{}
-	p := term.NewProgress(d.Streams, "letters", int(total), time.Now())
+	p := term.NewProgress(o.Streams, "letters", int(total), time.Now())
 	defer p.Close()
 	p.Set(0, time.Now())
 	flush := func(to place) error {
-		n, err := server.PutBack(ctx, a, to.broker, to.source, waiting[to])
+		n, err := server.PutBack(ctx, o.actor, to.broker, to.source, waiting[to])
 		put += n
 		delete(waiting, to)
 		p.Set(int(put), time.Now())
 		return err
 	}
 	f.States = discardable()
-	err = allLetters(ctx, server.Store, f, func(l store.Letter) error {
+	err = allLetters(ctx, o.store, f, func(l store.Letter) error {
 		to := place{l.Broker, l.Source}
 		if waiting[to] = append(waiting[to], l.ID); len(waiting[to]) < mostPutBack {
 			return nil

@@ -145,6 +145,15 @@ func (s *selection) letters(args []string, now time.Time) (f store.Filter, err e
 	return f, usage(errors.Join(faults...))
 }
 
+// listed is letters for commands that list them. Whoever names a letter wants to see
+// it in any state.
+func (s *selection) listed(cmd *cobra.Command, args []string) (store.Filter, error) {
+	if len(args) > 0 && !cmd.Flags().Changed("state") {
+		s.states.values = nil
+	}
+	return s.letters(args, time.Now())
+}
+
 // chosen is letters for commands that change what they are given: no selection is
 // a mistake, and so is --all together with one.
 func (s *selection) chosen(args []string, now time.Time) (store.Filter, error) {
@@ -161,6 +170,39 @@ func (s *selection) chosen(args []string, now time.Time) (store.Filter, error) {
 		return f, usage(errors.New("nothing was done: --all stands for all letters, and there is a selection: use one of them"))
 	}
 	return f, nil
+}
+
+// order is a call of a command that changes letters.
+type order struct {
+	*desk
+	v     *view
+	c     *consent
+	actor store.Actor
+	again string // the command line
+	cfg   *config.Config
+	store *store.Store
+}
+
+// newOrder adds to a command all that it takes to change the letters that are
+// selected.
+func newOrder(d *desk, run func(context.Context, order, store.Filter) error, cmd *cobra.Command) *cobra.Command {
+	v, s, a, c := &view{}, &selection{}, &author{}, &consent{}
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f, err := s.chosen(args, time.Now())
+		if err != nil {
+			return err
+		}
+		return d.withStore(cmd.Context(), func(cfg *config.Config, st *store.Store) error {
+			return run(cmd.Context(), order{d, v, c, a.of(cmd, args), commandLine(cmd, args), cfg, st}, f)
+		})
+	}
+	v.register(cmd.Flags())
+	s.registerAll(cmd.Flags())
+	a.register(cmd.Flags())
+	c.register(cmd.Flags())
+	s.completeFrom(cmd, d)
+	return cmd
 }
 
 // byNumber reports whether letters were named one by one.

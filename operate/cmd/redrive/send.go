@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
-	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
 	"github.com/redrive-go/redrive/operate/job"
 	"github.com/redrive-go/redrive/operate/store"
@@ -77,10 +76,14 @@ type destinationRow struct {
 }
 
 func newSend(d *desk) *cobra.Command {
-	v, s, a, c, w := &view{}, &selection{}, &author{}, &consent{}, &waves{}
+	w := &waves{}
 	var spec job.Spec
 	var detach bool
-	cmd := &cobra.Command{
+	run := func(ctx context.Context, o order, f store.Filter) error {
+		spec.Waves = w.sizes
+		return o.send(ctx, spec, f, detach)
+	}
+	cmd := newOrder(d, run, &cobra.Command{
 		Use:   "send [letter...]",
 		Short: "Send letters back to whoever gave them up",
 		Long: `Send creates a job that sends letters back to the queue or consumer group that gave
@@ -99,26 +102,9 @@ has paused.`,
   redrive dlq send 4711
   redrive dlq send --error 3 --because 'the bank is back' --rate 20
   redrive dlq send --topic orders --detach --yes`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			f, err := s.chosen(args, time.Now())
-			if err != nil {
-				return err
-			}
-			spec.Waves = w.sizes
-			return d.withStore(cmd.Context(), func(cfg *config.Config, st *store.Store) error {
-				order := order{d, v, c, a.of(cmd, args), cfg, st}
-				return order.send(cmd.Context(), spec, f, detach)
-			})
-		},
-	}
-	v.register(cmd.Flags())
-	s.registerAll(cmd.Flags())
-	a.register(cmd.Flags())
-	c.register(cmd.Flags())
+	})
 	registerSpec(cmd.Flags(), &spec, w)
 	cmd.Flags().BoolVar(&detach, "detach", false, "leave the job to redrive serve")
-	s.completeFrom(cmd, d)
 	return cmd
 }
 
@@ -165,16 +151,6 @@ func (w *waves) Set(s string) error {
 	}
 	w.sizes = sizes
 	return nil
-}
-
-// order is a call of a command that sends letters.
-type order struct {
-	*desk
-	v     *view
-	c     *consent
-	actor store.Actor
-	cfg   *config.Config
-	store *store.Store
 }
 
 func (o *order) send(ctx context.Context, spec job.Spec, f store.Filter, detach bool) error {
