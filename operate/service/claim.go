@@ -21,9 +21,8 @@ const claimTasks = `update retry_tasks set status = ?, version = version + 1,
 // others: those that are not PENDING, and those that somebody else is changing.
 // UpdatedAt stays.
 func (s *Store) Claim(ctx context.Context, rows []int64, now time.Time, ahead time.Duration) (claimed []Task, err error) {
-	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		claimed, err = tasksOf(ctx, tx, claimTasks, InFlight, now, now, []int64(rows), now.Add(ahead))
-		return err
+	claimed, err = sqldb.Result(ctx, s.db.Write, func(tx sqldb.Tx) ([]Task, error) {
+		return tasksOf(ctx, tx, claimTasks, InFlight, now, now, rows, now.Add(ahead))
 	})
 	slices.SortFunc(claimed, func(a, b Task) int {
 		return cmp.Or(a.NextAttemptAt.Compare(b.NextAttemptAt), cmp.Compare(a.Row, b.Row))

@@ -11,19 +11,12 @@ const bodiesOfTasks = `select distinct body_ref from retry_tasks
 
 // NeededBodies returns those of refs that tasks need: those that wait or are called,
 // and those that are exhausted, as they may come back.
-func (s *Store) NeededBodies(ctx context.Context, refs []string) (needed []string, err error) {
+func (s *Store) NeededBodies(ctx context.Context, refs []string) ([]string, error) {
 	var keys [][]byte
 	for _, ref := range refs {
 		keys = append(keys, []byte(ref))
 	}
-	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
-		needed = nil
-		return tx.Each(ctx, bodiesOfTasks, []any{keys}, func(scan func(...any) error) error {
-			var ref string
-			err := scan(&ref)
-			needed = append(needed, ref)
-			return err
-		})
+	return sqldb.Result(ctx, s.db.Look, func(tx sqldb.Tx) ([]string, error) {
+		return sqldb.All(ctx, tx, bodiesOfTasks, []any{keys}, func(ref *string) []any { return []any{ref} })
 	})
-	return needed, err
 }

@@ -48,12 +48,10 @@ func (s *Store) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 
 // Policy returns a version of a policy, 0 for the newest, or [ErrNotFound]. No
 // version ever changes.
-func (s *Store) Policy(ctx context.Context, tenant, id string, version int) (p Policy, err error) {
-	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
-		p, err = policyOf(ctx, tx, tenant, id, version)
-		return err
+func (s *Store) Policy(ctx context.Context, tenant, id string, version int) (Policy, error) {
+	return sqldb.Result(ctx, s.db.Look, func(tx sqldb.Tx) (Policy, error) {
+		return policyOf(ctx, tx, tenant, id, version)
 	})
-	return p, err
 }
 
 // policyOf does the work of Policy in a transaction.

@@ -58,12 +58,10 @@ func taskOf(ctx context.Context, tx sqldb.Tx, id, where string, args ...any) (Ta
 }
 
 // Task returns a task of a tenant, or [ErrNotFound].
-func (s *Store) Task(ctx context.Context, tenant, id string) (t Task, err error) {
-	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
-		t, err = taskOf(ctx, tx, id, "task_id = ? and tenant = ?", id, tenant)
-		return err
+func (s *Store) Task(ctx context.Context, tenant, id string) (Task, error) {
+	return sqldb.Result(ctx, s.db.Look, func(tx sqldb.Tx) (Task, error) {
+		return taskOf(ctx, tx, id, "task_id = ? and tenant = ?", id, tenant)
 	})
-	return t, err
 }
 
 // Cancel makes a task of a tenant CANCELLED that is PENDING. If it is anything else,
@@ -127,12 +125,10 @@ func (s *Store) Attempts(ctx context.Context, tenant, id string, after, limit in
 		}
 		const query = `select n, started_at, duration, response_status, error_message from retry_attempts
 			where task = ? and n > ? order by n limit ?`
-		return tx.Each(ctx, query, []any{row, after, limit}, func(scan func(...any) error) error {
-			var a Attempt
-			err := scan(&a.Number, sqldb.IntoTime(&a.StartedAt), intoDuration(&a.Duration), &a.ResponseStatus, &a.Error)
-			attempts = append(attempts, a)
-			return err
+		attempts, err = sqldb.All(ctx, tx, query, []any{row, after, limit}, func(a *Attempt) []any {
+			return []any{&a.Number, sqldb.IntoTime(&a.StartedAt), intoDuration(&a.Duration), &a.ResponseStatus, &a.Error}
 		})
+		return err
 	})
 	return attempts, err
 }

@@ -22,36 +22,29 @@ const (
 
 // Waiting returns at most limit tasks that are PENDING, in the order in which they
 // are due, those behind after; behind the zero Due are all.
-func (s *Store) Waiting(ctx context.Context, after Due, limit int) (list []Due, err error) {
-	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
-		return tx.Each(ctx, waitingTasks, []any{after.At, after.Row, limit}, func(scan func(...any) error) error {
-			var d Due
-			err := scan(&d.Row, &d.Tenant, sqldb.IntoTime(&d.At))
-			list = append(list, d)
-			return err
+func (s *Store) Waiting(ctx context.Context, after Due, limit int) ([]Due, error) {
+	return sqldb.Result(ctx, s.db.Look, func(tx sqldb.Tx) ([]Due, error) {
+		return sqldb.All(ctx, tx, waitingTasks, []any{after.At, after.Row, limit}, func(d *Due) []any {
+			return []any{&d.Row, &d.Tenant, sqldb.IntoTime(&d.At)}
 		})
 	})
-	return list, err
 }
 
 // Expire returns at most limit tasks that are IN_FLIGHT and whose lease is over at
 // now, those first that were over first. Settle says what becomes of them: they are
 // as they were claimed, and whoever settles first wins.
-func (s *Store) Expire(ctx context.Context, now time.Time, limit int) (list []Task, err error) {
-	err = s.db.Look(ctx, func(tx sqldb.Tx) error {
-		list, err = tasksOf(ctx, tx, expiredTasks, now, limit)
-		return err
+func (s *Store) Expire(ctx context.Context, now time.Time, limit int) ([]Task, error) {
+	return sqldb.Result(ctx, s.db.Look, func(tx sqldb.Tx) ([]Task, error) {
+		return tasksOf(ctx, tx, expiredTasks, now, limit)
 	})
-	return list, err
 }
 
 // Dead returns at most limit tasks that are EXHAUSTED, and whose dead letter is not
 // confirmed, and leases them until then: it leaves out those that are leased at now.
 // Their versions stay.
 func (s *Store) Dead(ctx context.Context, now, until time.Time, limit int) (list []Task, err error) {
-	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		list, err = tasksOf(ctx, tx, deadTasks, until, now, limit)
-		return err
+	list, err = sqldb.Result(ctx, s.db.Write, func(tx sqldb.Tx) ([]Task, error) {
+		return tasksOf(ctx, tx, deadTasks, until, now, limit)
 	})
 	slices.SortFunc(list, func(a, b Task) int { return cmp.Compare(a.Row, b.Row) })
 	return list, err
@@ -74,13 +67,11 @@ func (s *Store) Buried(ctx context.Context, dead []Task) error {
 // returns how many: those that are SUCCEEDED or CANCELLED, and those that are EXHAUSTED
 // and whose dead letter is confirmed, or all of these if there are no letters. Their
 // idempotency keys are free then.
-func (s *Store) Forget(ctx context.Context, before time.Time, letters bool, limit int) (n int, err error) {
-	err = s.db.Write(ctx, func(tx sqldb.Tx) error {
-		deleted, err := tx.Exec(ctx, forgetTasks, before, !letters, limit)
-		n = int(deleted)
-		return err
+func (s *Store) Forget(ctx context.Context, before time.Time, letters bool, limit int) (int, error) {
+	deleted, err := sqldb.Result(ctx, s.db.Write, func(tx sqldb.Tx) (int64, error) {
+		return tx.Exec(ctx, forgetTasks, before, !letters, limit)
 	})
-	return n, err
+	return int(deleted), err
 }
 
 // Stats are counts of tasks.

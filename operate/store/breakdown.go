@@ -24,22 +24,20 @@ type Slice struct {
 // Breakdown counts the letters that f selects: what a job with this filter would
 // meet. It looks at all of them, which takes seconds for a million, and longer if
 // f selects by content.
-func (s *Store) Breakdown(ctx context.Context, f Filter) (slices []Slice, err error) {
-	err = s.read(ctx, func(tx conn) error {
+func (s *Store) Breakdown(ctx context.Context, f Filter) ([]Slice, error) {
+	return sqldb.Result(ctx, s.read, func(tx conn) ([]Slice, error) {
 		if err := f.validate(); err != nil {
-			return err
+			return nil, err
 		}
 		if f.readsContent() {
 			list, err := tx.findAll(ctx, f)
 			if err != nil || len(list) == 0 {
-				return err
+				return nil, err
 			}
 			f = Filter{IDs: list}
 		}
-		slices, err = tx.breakDown(ctx, f)
-		return err
+		return tx.breakDown(ctx, f)
 	})
-	return slices, err
 }
 
 // findAll returns the numbers of all letters that f selects.
@@ -57,7 +55,7 @@ func (c conn) findAll(ctx context.Context, f Filter) (list ids, err error) {
 }
 
 // breakDown adds letters up by cluster, and clusters by what slices have of them.
-func (c conn) breakDown(ctx context.Context, f Filter) (list []Slice, err error) {
+func (c conn) breakDown(ctx context.Context, f Filter) ([]Slice, error) {
 	of := f.ofRow()
 	// Without the index by cluster, which would read each row on its own.
 	query := `select t.broker, t.source, t.topic, c.consumers, c.reason, c.format, s.state, s.stub, s.redrives, s.sends,
@@ -67,12 +65,10 @@ func (c conn) breakDown(ctx context.Context, f Filter) (list []Slice, err error)
 		join clusters c on c.id = s.cluster join topics t on t.id = c.topic
 		group by t.broker, t.source, t.topic, c.consumers, c.reason, c.format, s.state, s.stub, s.redrives, s.sends
 		order by t.broker, t.source, t.topic, c.consumers, c.reason, c.format, s.state, s.redrives, s.sends, max(s.last)`
-	err = c.Each(ctx, query, of.args, func(scan func(...any) error) error {
-		var s Slice
-		err := scan(&s.Broker, &s.Source, &s.Topic, &s.Group, &s.Reason, &s.Format, intoState(&s.State), sqldb.IntoBool(&s.Stub), &s.RedriveCount, &s.Sends,
-			&s.Letters, &s.Bytes, sqldb.IntoTime(&s.FirstAt), sqldb.IntoTime(&s.LastAt))
-		list = append(list, s)
-		return err
+	return sqldb.All(ctx, c.Tx, query, of.args, func(s *Slice) []any {
+		return []any{
+			&s.Broker, &s.Source, &s.Topic, &s.Group, &s.Reason, &s.Format, intoState(&s.State), sqldb.IntoBool(&s.Stub), &s.RedriveCount, &s.Sends,
+			&s.Letters, &s.Bytes, sqldb.IntoTime(&s.FirstAt), sqldb.IntoTime(&s.LastAt),
+		}
 	})
-	return list, err
 }

@@ -34,12 +34,11 @@ func (s *Store) History(ctx context.Context, id int64) (changes []Change, err er
 		changes = append(changes, first)
 		const query = `select c.at, c.was, c.state, c.note, coalesce(a.who, ''), coalesce(a.command, ''), coalesce(a.reason, ''), coalesce(a.job, 0)
 			from changes c left join acts a on a.id = c.act where c.letter = ? order by c.n`
-		return tx.Each(ctx, query, []any{id}, func(scan func(...any) error) error {
-			var c Change
-			err := scan(sqldb.IntoTime(&c.At), intoState(&c.From), intoState(&c.To), &c.Note, &c.Actor.Who, &c.Actor.Command, &c.Actor.Reason, &c.Job)
-			changes = append(changes, c)
-			return err
+		later, err := sqldb.All(ctx, tx.Tx, query, []any{id}, func(c *Change) []any {
+			return []any{sqldb.IntoTime(&c.At), intoState(&c.From), intoState(&c.To), &c.Note, &c.Actor.Who, &c.Actor.Command, &c.Actor.Reason, &c.Job}
 		})
+		changes = append(changes, later...)
+		return err
 	})
 	return changes, err
 }
@@ -62,17 +61,14 @@ type AuditListing struct {
 
 // Audit returns what was asked for, the latest first.
 func (s *Store) Audit(ctx context.Context, p Page) (list AuditListing, err error) {
-	var acts []Act
 	err = s.readPage(ctx, p, func(tx conn, from key) error {
 		query := "select id, at, who, command, reason, what, job, letters from acts where id < ? order by id desc limit " + strconv.Itoa(p.limit()+1)
-		return tx.Each(ctx, query, []any{from.id}, func(scan func(...any) error) error {
-			var a Act
-			err := scan(&a.ID, sqldb.IntoTime(&a.At), &a.Actor.Who, &a.Actor.Command, &a.Actor.Reason, &a.What, &a.Job, &a.Letters)
-			acts = append(acts, a)
-			return err
+		acts, err := sqldb.All(ctx, tx.Tx, query, []any{from.id}, func(a *Act) []any {
+			return []any{&a.ID, sqldb.IntoTime(&a.At), &a.Actor.Who, &a.Actor.Command, &a.Actor.Reason, &a.What, &a.Job, &a.Letters}
 		})
+		list.Acts, list.Next = cut(p, acts, func(a Act) key { return key{0, a.ID} })
+		return err
 	})
-	list.Acts, list.Next = cut(p, acts, func(a Act) key { return key{0, a.ID} })
 	return list, err
 }
 

@@ -62,7 +62,7 @@ func (s *Store) Clusters(ctx context.Context, f Filter, by Order, p Page) (list 
 	return list, err
 }
 
-func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit int) (list []Cluster, err error) {
+func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit int) ([]Cluster, error) {
 	rank := "c.last_at"
 	if by == ByOpen {
 		rank = "(" + openSum("c.") + ")"
@@ -77,19 +77,14 @@ func (c conn) clusters(ctx context.Context, f Filter, by Order, from key, limit 
 		of.and("c.first_at < ?", f.Until)
 	}
 	query := `select c.id, t.broker, t.source, t.topic, c.consumers, c.reason, c.class, c.format, c.error_type, c.fingerprint,
-		c.created_at, c.first_at, c.last_at, c.bytes, ` + counters("c.") + `,
-		coalesce((select l.error_text from letters l where l.cluster = c.id order by l.at, l.id limit 1), '')
+		c.created_at, c.first_at, c.last_at, c.bytes,
+		coalesce((select l.error_text from letters l where l.cluster = c.id order by l.at, l.id limit 1), ''), ` + counters("c.") + `
 		from clusters c join topics t on t.id = c.topic where ` + of.String() + `
 		order by ` + rank + ` desc, c.id desc limit ` + strconv.Itoa(limit)
-	err = c.Each(ctx, query, of.args, func(scan func(...any) error) error {
-		var g Cluster
-		dest := append([]any{
+	return sqldb.All(ctx, c.Tx, query, of.args, func(g *Cluster) []any {
+		return append([]any{
 			&g.ID, &g.Broker, &g.Source, &g.Topic, &g.Group, &g.Reason, &g.Class, &g.Format, &g.ErrorType, &g.Fingerprint,
-			sqldb.IntoTime(&g.CreatedAt), sqldb.IntoTime(&g.FirstAt), sqldb.IntoTime(&g.LastAt), &g.Bytes,
+			sqldb.IntoTime(&g.CreatedAt), sqldb.IntoTime(&g.FirstAt), sqldb.IntoTime(&g.LastAt), &g.Bytes, &g.ErrorText,
 		}, g.Counts.dest()...)
-		err := scan(append(dest, &g.ErrorText)...)
-		list = append(list, g)
-		return err
 	})
-	return list, err
 }

@@ -56,26 +56,21 @@ func (s *Store) Collect(ctx context.Context, now time.Time, letters []Collected)
 			return 0, s.db.Failed(fmt.Errorf("letter %d of %d, %q from %s: %w", i+1, len(letters), short(l.Entry.Message.ID, maxText), l.Source, err))
 		}
 	}
-	err = s.write(ctx, func(tx conn) error {
+	return sqldb.Result(ctx, s.write, func(tx conn) (int, error) {
 		batch, err := tx.unknown(ctx, batch)
 		if err != nil || len(batch) == 0 {
-			return err
+			return 0, err
 		}
-		added = len(batch)
-		return tx.add(ctx, now, batch)
+		return len(batch), tx.add(ctx, now, batch)
 	})
-	if err != nil {
-		return 0, err
-	}
-	return added, nil
 }
 
 // arrival is a letter on its way into the store.
 type arrival struct {
 	Collected
 	identity []byte // nil if it merges with nothing
-	topic    [sha256.Size]byte
-	cluster  [sha256.Size]byte
+	topic    digest
+	cluster  digest
 	content  content
 	size     int64
 	at       int64
@@ -122,8 +117,10 @@ func identityOf(l Collected) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(dead)), sum[:]...)
 }
 
+type digest = [sha256.Size]byte
+
 // hash returns the same for the same texts, and for no others.
-func hash(texts ...string) [sha256.Size]byte {
+func hash(texts ...string) digest {
 	b := make([]byte, 0, 512) // enough for most
 	for _, t := range texts {
 		b = append(binary.BigEndian.AppendUint64(b, uint64(len(t))), t...)
@@ -206,35 +203,25 @@ func (c conn) add(ctx context.Context, now time.Time, batch []*arrival) error {
 
 // addTopics gives each letter its topic, after it has added the new ones.
 func (c conn) addTopics(ctx context.Context, batch []*arrival) error {
-	found, missing, err := c.rowsOf(ctx, "topics", batch, func(a *arrival) [sha256.Size]byte { return a.topic })
-	if err != nil {
-		return err
-	}
-	rows := make([][]any, len(missing))
-	for i, a := range missing {
-		rows[i] = []any{found[a.topic], a.topic[:], short(a.Broker, maxText), short(a.Source, maxText), short(a.Entry.Message.Topic, maxText)}
-	}
+	found, err := c.rowsOf(ctx, "topics", batch, func(a *arrival) digest { return a.topic }, "broker source topic", func(a *arrival) []any {
+		return []any{short(a.Broker, maxText), short(a.Source, maxText), short(a.Entry.Message.Topic, maxText)}
+	})
 	for _, a := range batch {
 		a.topicID = found[a.topic]
 	}
-	return c.Insert(ctx, "topics", []string{"id", "hash", "broker", "source", "topic"}, rows)
+	return err
 }
 
 func (c conn) addClusters(ctx context.Context, now time.Time, batch []*arrival) error {
-	found, missing, err := c.rowsOf(ctx, "clusters", batch, func(a *arrival) [sha256.Size]byte { return a.cluster })
-	if err != nil {
-		return err
-	}
-	rows := make([][]any, len(missing))
-	for i, a := range missing {
+	const columns = "topic consumers reason class format error_type fingerprint created_at first_at last_at"
+	found, err := c.rowsOf(ctx, "clusters", batch, func(a *arrival) digest { return a.cluster }, columns, func(a *arrival) []any {
 		e := &a.Entry
-		rows[i] = []any{
-			found[a.cluster], a.cluster[:], a.topicID, short(e.Group, maxText), short(e.Reason, maxText), short(e.Meta.Class, maxText),
+		return []any{
+			a.topicID, short(e.Group, maxText), short(e.Reason, maxText), short(e.Meta.Class, maxText),
 			short(a.Format, maxText), short(e.ErrorType, maxText), short(e.Fingerprint, maxText), now, a.at, a.at,
 		}
-	}
-	columns := strings.Fields("id hash topic consumers reason class format error_type fingerprint created_at first_at last_at")
-	if err := c.Insert(ctx, "clusters", columns, rows); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	seen := map[int64][2]int64{}
@@ -261,44 +248,45 @@ func (c conn) stretch(ctx context.Context, seen map[int64][2]int64) error {
 		from (values ROWS) as v where id = v.column1 and (v.column2 < first_at or v.column3 > last_at)`, rows)
 }
 
-// rowsOf returns the numbers of the rows that letters belong to. Those that do
-// not exist have been given one, and missing has a letter for each.
-func (c conn) rowsOf(ctx context.Context, table string, batch []*arrival, key func(*arrival) [sha256.Size]byte) (found map[[sha256.Size]byte]int64, missing []*arrival, err error) {
-	found = map[[sha256.Size]byte]int64{}
+// rowsOf returns the numbers of the rows that letters belong to, after it has added
+// those that are missing: values returns their columns besides id and hash.
+func (c conn) rowsOf(
+	ctx context.Context, table string, batch []*arrival, hashOf func(*arrival) digest, columns string, values func(*arrival) []any,
+) (map[digest]int64, error) {
+	of := map[digest]*arrival{}
 	var list keys
 	for _, a := range batch {
-		k := key(a)
-		if _, ok := found[k]; !ok {
-			found[k] = 0
-			list = append(list, k[:])
+		if hash := hashOf(a); of[hash] == nil {
+			of[hash] = a
+			list = append(list, hash[:])
 		}
 	}
-	err = c.Each(ctx, "select hash, id from "+table+" where hash in (?)", []any{list}, func(scan func(...any) error) error {
-		var sum []byte
+	found := map[digest]int64{}
+	err := c.Each(ctx, "select hash, id from "+table+" where hash in (?)", []any{list}, func(scan func(...any) error) error {
+		var hash []byte
 		var id int64
-		if err := scan(&sum, &id); err != nil {
+		if err := scan(&hash, &id); err != nil {
 			return err
 		}
-		found[[sha256.Size]byte(sum)] = id
+		found[digest(hash)] = id
 		return nil
 	})
-	if err != nil {
-		return nil, nil, err
+	if err != nil || len(found) == len(list) {
+		return found, err
 	}
-	for _, a := range batch {
-		if k := key(a); found[k] == 0 {
-			found[k] = -1
-			missing = append(missing, a)
+	id, err := c.next(ctx, table, len(list)-len(found))
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]any
+	for _, key := range list {
+		if hash := digest(key); found[hash] == 0 {
+			found[hash] = id
+			rows = append(rows, append([]any{id, key}, values(of[hash])...))
+			id++
 		}
 	}
-	if len(missing) == 0 {
-		return found, nil, nil
-	}
-	first, err := c.next(ctx, table, len(missing))
-	for i, a := range missing {
-		found[key(a)] = first + int64(i)
-	}
-	return found, missing, err
+	return found, c.Insert(ctx, table, append([]string{"id", "hash"}, strings.Fields(columns)...), rows)
 }
 
 // findPrevious finds the letters that have come back. A token stands for one

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Listing is a page of letters.
@@ -85,12 +86,7 @@ func (c conn) findRows(ctx context.Context, f Filter, s search) (r results, err 
 	of := f.ofRow()
 	of.and(past, s.from.at, s.from.id)
 	query := "select l.at, l.id from letters l where " + of.String() + " order by " + order + " limit " + strconv.Itoa(s.limit+1)
-	err = c.Each(ctx, query, of.args, func(scan func(...any) error) error {
-		var k key
-		err := scan(&k.at, &k.id)
-		r.keys = append(r.keys, k)
-		return err
-	})
+	r.keys, err = sqldb.All(ctx, c.Tx, query, of.args, func(k *key) []any { return []any{&k.at, &k.id} })
 	if r.more = len(r.keys) > s.limit; r.more {
 		r.keys = r.keys[:s.limit]
 		r.next = r.keys[s.limit-1]

@@ -103,40 +103,37 @@ type JobListing struct {
 }
 
 // CreateJob adds a job that runs. It takes no letters that are collected later.
-func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter, spec []byte) (j Job, err error) {
-	err = s.write(ctx, func(tx conn) error {
+func (s *Store) CreateJob(ctx context.Context, now time.Time, a Actor, f Filter, spec []byte) (Job, error) {
+	return sqldb.Result(ctx, s.write, func(tx conn) (j Job, err error) {
 		if err := f.validate(); err != nil {
-			return err
+			return j, err
 		}
 		if f.UpTo == 0 {
-			var err error
 			if f.UpTo, err = tx.last(ctx); err != nil {
-				return err
+				return j, err
 			}
 		}
 		filter, err := f.save()
 		if err != nil {
-			return err
+			return j, err
 		}
 		id, err := tx.next(ctx, "jobs", 1)
 		if err != nil {
-			return err
+			return j, err
 		}
 		act, err := tx.act(ctx, now, a, "create", id)
 		if err != nil {
-			return err
+			return j, err
 		}
 		row := []any{id, filter, notNil(spec), JobRunning.code(), act, 1, now, now}
 		if err := tx.Insert(ctx, "jobs", strings.Fields("id filter spec state act wave created_at changed_at"), [][]any{row}); err != nil {
-			return err
+			return j, err
 		}
 		if err := tx.addWave(ctx, now, id, 1, false); err != nil {
-			return err
+			return j, err
 		}
-		j, err = tx.job(ctx, id)
-		return err
+		return tx.job(ctx, id)
 	})
-	return j, err
 }
 
 func (c conn) addWave(ctx context.Context, now time.Time, job int64, n int, resumed bool) error {
@@ -178,12 +175,10 @@ func (f *Filter) texts() []*string {
 }
 
 // Job returns a job by its number, or [ErrNotFound].
-func (s *Store) Job(ctx context.Context, id int64) (j Job, err error) {
-	err = s.read(ctx, func(tx conn) error {
-		j, err = tx.job(ctx, id)
-		return err
+func (s *Store) Job(ctx context.Context, id int64) (Job, error) {
+	return sqldb.Result(ctx, s.read, func(tx conn) (Job, error) {
+		return tx.job(ctx, id)
 	})
-	return j, err
 }
 
 // Jobs returns all jobs, the latest first.
@@ -199,13 +194,11 @@ func (s *Store) Jobs(ctx context.Context, p Page) (list JobListing, err error) {
 // UnfinishedJobs returns the jobs that have not ended, and those that have while
 // letters of theirs are on their way, the latest first. It does not look at the
 // others, of which there may be many.
-func (s *Store) UnfinishedJobs(ctx context.Context) (jobs []Job, err error) {
+func (s *Store) UnfinishedJobs(ctx context.Context) ([]Job, error) {
 	const unfinished = "select id from jobs where ended_at = 0 union select job from waves where sent + sending > 0"
-	err = s.read(ctx, func(tx conn) error {
-		jobs, err = tx.jobs(ctx, "j.id in ("+unfinished+") order by j.id desc")
-		return err
+	return sqldb.Result(ctx, s.read, func(tx conn) ([]Job, error) {
+		return tx.jobs(ctx, "j.id in ("+unfinished+") order by j.id desc")
 	})
-	return jobs, err
 }
 
 func (c conn) job(ctx context.Context, id int64) (Job, error) {
@@ -455,18 +448,17 @@ func (c conn) running(ctx context.Context, l Lease) (Job, error) {
 }
 
 // NextWave begins the next wave of a job: what is queued from now on is in it.
-func (s *Store) NextWave(ctx context.Context, now time.Time, l Lease) (wave int, err error) {
-	err = s.write(ctx, func(tx conn) error {
+func (s *Store) NextWave(ctx context.Context, now time.Time, l Lease) (int, error) {
+	return sqldb.Result(ctx, s.write, func(tx conn) (wave int, err error) {
 		j, err := tx.running(ctx, l)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		wave = j.Wave + 1
 		if err := tx.addWave(ctx, now, j.ID, wave, false); err != nil {
-			return err
+			return 0, err
 		}
 		_, err = tx.Exec(ctx, "update jobs set wave = ?, changed_at = ? where id = ?", wave, now, j.ID)
-		return err
+		return wave, err
 	})
-	return wave, err
 }

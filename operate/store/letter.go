@@ -164,45 +164,35 @@ func (l *Letter) columns() []any {
 // letters reads letters by their numbers, in their order. Those that are gone are
 // left out.
 func (c conn) letters(ctx context.Context, list ids) (letters []Letter, err error) {
-	found := make(map[int64]Letter, len(list))
-	err = c.Each(ctx, "select "+letterColumns+letterTables+"where l.id in (?)", []any{list}, func(scan func(...any) error) error {
-		var l Letter
-		err := scan(l.columns()...)
-		found[l.ID] = l
-		return err
-	})
-	for _, id := range list {
-		if l, ok := found[id]; ok {
-			letters = append(letters, l)
-		}
+	letters, err = sqldb.All(ctx, c.Tx, "select "+letterColumns+letterTables+"where l.id in (?)", []any{list}, (*Letter).columns)
+	nth := make(map[int64]int, len(list))
+	for i, id := range list {
+		nth[id] = i
 	}
+	slices.SortFunc(letters, func(a, b Letter) int { return nth[a.ID] - nth[b.ID] })
 	return letters, err
 }
 
 // Letter returns a letter by its number, or [ErrNotFound].
-func (s *Store) Letter(ctx context.Context, id int64) (l Letter, err error) {
-	err = s.read(ctx, func(tx conn) error {
+func (s *Store) Letter(ctx context.Context, id int64) (Letter, error) {
+	return sqldb.Result(ctx, s.read, func(tx conn) (Letter, error) {
 		found, err := tx.letters(ctx, ids{id})
+		if err == nil && len(found) == 0 {
+			err = fmt.Errorf("letter %d: %w", id, ErrNotFound)
+		}
 		if err != nil {
-			return err
+			return Letter{}, err
 		}
-		if len(found) == 0 {
-			return fmt.Errorf("letter %d: %w", id, ErrNotFound)
-		}
-		l = found[0]
-		return nil
+		return found[0], nil
 	})
-	return l, err
 }
 
 // Last returns the largest ID that a letter has had, for Filter.UpTo; -1 if there
 // was none.
-func (s *Store) Last(ctx context.Context) (id int64, err error) {
-	err = s.read(ctx, func(tx conn) error {
-		id, err = tx.last(ctx)
-		return err
+func (s *Store) Last(ctx context.Context) (int64, error) {
+	return sqldb.Result(ctx, s.read, func(tx conn) (int64, error) {
+		return tx.last(ctx)
 	})
-	return id, err
 }
 
 func (c conn) last(ctx context.Context) (id int64, err error) {

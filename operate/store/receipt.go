@@ -18,16 +18,15 @@ func awaited() []State { return []State{StateSending, StateSent, StateUnknown} }
 // say again what is known, change nothing. A letter that was handled is
 // confirmed, one that is dead is returned, and one that failed is counted as
 // such, once.
-func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []dlq.Receipt) (believed int, err error) {
-	err = s.write(ctx, func(tx conn) error {
-		believed = 0
+func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []dlq.Receipt) (int, error) {
+	return sqldb.Result(ctx, s.write, func(tx conn) (believed int, err error) {
 		var list ids
 		for _, r := range receipts {
 			list = append(list, letterOf(r.Send))
 		}
 		tokens, err := tx.tokens(ctx, list, "true")
 		if err != nil {
-			return err
+			return 0, err
 		}
 		var letters ids
 		said := map[what]ids{}
@@ -48,17 +47,13 @@ func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []dlq.Rece
 					continue
 				}
 				if err := tx.learn(ctx, now, list, w); err != nil {
-					return err
+					return 0, err
 				}
 			}
 		}
 		_, err = tx.Exec(ctx, "update topics set receipt_at = ? where receipt_at < ? and id in (select topic from letters where id in (?))", now, now, letters)
-		return err
+		return believed, err
 	})
-	if err != nil {
-		return 0, err
-	}
-	return believed, nil
 }
 
 // what is the part of a receipt that letters may have in common.
@@ -115,10 +110,9 @@ func (c conn) failedFirst(ctx context.Context, now time.Time, list ids, w what) 
 
 // SeenReceipt returns when a receipt was last believed of letters of a topic;
 // zero if there was none.
-func (s *Store) SeenReceipt(ctx context.Context, broker, topic string) (at time.Time, err error) {
-	err = s.read(ctx, func(tx conn) error {
-		_, err := tx.Get(ctx, "select max(receipt_at) from topics where broker = ? and topic = ?", []any{short(broker, maxText), short(topic, maxText)}, sqldb.IntoTime(&at))
-		return err
+func (s *Store) SeenReceipt(ctx context.Context, broker, topic string) (time.Time, error) {
+	return sqldb.Result(ctx, s.read, func(tx conn) (at time.Time, err error) {
+		_, err = tx.Get(ctx, "select max(receipt_at) from topics where broker = ? and topic = ?", []any{short(broker, maxText), short(topic, maxText)}, sqldb.IntoTime(&at))
+		return at, err
 	})
-	return at, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/operate/internal/sqldb"
 )
 
 // Sendable reports whether a job may send a letter in this state.
@@ -125,30 +126,24 @@ const maxClaimed = 16 << 20
 // them with Sent before the next Claim: that returns first, and as they were,
 // those of which nothing was reported, since they may not have been sent. After a
 // crash these are sent again with the same token.
-func (s *Store) Claim(ctx context.Context, now time.Time, l Lease, n int) (claimed []Sending, err error) {
-	err = s.write(ctx, func(tx conn) error {
-		claimed = nil
+func (s *Store) Claim(ctx context.Context, now time.Time, l Lease, n int) ([]Sending, error) {
+	return sqldb.Result(ctx, s.write, func(tx conn) ([]Sending, error) {
 		j, err := tx.running(ctx, l)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		n := atOnce(n)
 		list, err := tx.lettersOf(ctx, j.ID, StateSending, n)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if len(list) == 0 {
 			if list, err = tx.claim(ctx, now, j, n); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		claimed, err = tx.sendings(ctx, list)
-		return err
+		return tx.sendings(ctx, list)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return claimed, nil
 }
 
 // claim gives queued letters their tokens.
@@ -262,11 +257,11 @@ func (s *Store) Sent(ctx context.Context, now time.Time, l Lease, outcomes []Out
 // Expire gives up waiting for receipts of what a job sent before a time: those
 // letters are unknown. So are those that it was sending, if it has ended and
 // nobody works on it. It returns how many that were.
-func (s *Store) Expire(ctx context.Context, now time.Time, job int64, before time.Time) (expired int64, err error) {
-	err = s.write(ctx, func(tx conn) error {
+func (s *Store) Expire(ctx context.Context, now time.Time, job int64, before time.Time) (int64, error) {
+	return sqldb.Result(ctx, s.write, func(tx conn) (int64, error) {
 		j, err := tx.job(ctx, job)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		states := []State{StateSent}
 		if j.State.ended() && !j.IsHeld(now) {
@@ -275,10 +270,8 @@ func (s *Store) Expire(ctx context.Context, now time.Time, job int64, before tim
 		list, err := tx.Numbers(ctx, "select id from letters where wave > 0 and wave in (select id from waves where job = ?) and state in (?) and changed_at < ? limit "+strconv.Itoa(stepLetters),
 			job, states, before)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		expired, err = tx.move(ctx, now, move{letters: list, from: states, to: StateUnknown, note: "no receipt came in time"})
-		return err
+		return tx.move(ctx, now, move{letters: list, from: states, to: StateUnknown, note: "no receipt came in time"})
 	})
-	return expired, err
 }

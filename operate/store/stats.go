@@ -80,7 +80,7 @@ func (c conn) allTopics(ctx context.Context) (all TopicStats, err error) {
 	return all, err
 }
 
-func (c conn) topics(ctx context.Context, names []string) (topics []TopicStats, err error) {
+func (c conn) topics(ctx context.Context, names []string) ([]TopicStats, error) {
 	var first keys
 	for _, name := range names {
 		first = append(first, []byte(name))
@@ -88,12 +88,7 @@ func (c conn) topics(ctx context.Context, names []string) (topics []TopicStats, 
 	largest := "select * from topics order by case when topic in (?) then 0 else 1 end, " + strings.ReplaceAll(counters(""), ",", " +") + " desc, id limit " + strconv.Itoa(maxTopics)
 	query := "select t.broker, t.source, t.topic, t.bytes, (select min(l.at) from letters l where l.topic = t.id and l.state = 0), " +
 		counters("t.") + " from (" + largest + ") t order by t.broker, t.source, t.topic"
-	err = c.Each(ctx, query, []any{first}, func(scan func(...any) error) error {
-		var t TopicStats
-		dest := []any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, sqldb.IntoTime(&t.OldestCollected)}
-		err := scan(append(dest, t.Counts.dest()...)...)
-		topics = append(topics, t)
-		return err
+	return sqldb.All(ctx, c.Tx, query, []any{first}, func(t *TopicStats) []any {
+		return append([]any{&t.Broker, &t.Source, &t.Topic, &t.Bytes, sqldb.IntoTime(&t.OldestCollected)}, t.Counts.dest()...)
 	})
-	return topics, err
 }

@@ -83,15 +83,20 @@ func (c Tx) Get(ctx context.Context, query string, args []any, dest ...any) (fou
 	return found, err
 }
 
-// Numbers reads a result of one column.
-func (c Tx) Numbers(ctx context.Context, query string, args ...any) (list []int64, err error) {
+// All reads a result: columns says where the columns of a row go.
+func All[T any](ctx context.Context, c Tx, query string, args []any, columns func(*T) []any) (rows []T, err error) {
 	err = c.Each(ctx, query, args, func(scan func(...any) error) error {
-		var n int64
-		err := scan(&n)
-		list = append(list, n)
+		var row T
+		err := scan(columns(&row)...)
+		rows = append(rows, row)
 		return err
 	})
-	return list, err
+	return rows, err
+}
+
+// Numbers reads a result of one column.
+func (c Tx) Numbers(ctx context.Context, query string, args ...any) ([]int64, error) {
+	return All(ctx, c, query, args, func(n *int64) []any { return []any{n} })
 }
 
 // translate puts a statement into the language of the database.

@@ -115,6 +115,20 @@ func (s *DB) Read(ctx context.Context, f func(Tx) error) error {
 	return s.transact(ctx, o, f)
 }
 
+// Result returns what f does in a transaction, which run begins: nothing after an
+// error.
+func Result[Tx, T any](ctx context.Context, run func(context.Context, func(Tx) error) error, f func(Tx) (T, error)) (T, error) {
+	var result T
+	err := run(ctx, func(tx Tx) (err error) {
+		result, err = f(tx)
+		return err
+	})
+	if err != nil {
+		return *new(T), err
+	}
+	return result, nil
+}
+
 // Look runs f, which makes one query: several would not see the same state. It costs
 // one way to a server and back, where Read costs three.
 func (s *DB) Look(ctx context.Context, f func(Tx) error) error {
