@@ -21,7 +21,7 @@ import (
 
 // TestPauseByHand stops within a second of what another process says, and goes on.
 func TestPauseByHand(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(600)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -51,7 +51,7 @@ func TestPauseByHand(t *testing.T) {
 // TestCancel leaves what was not sent as it was, and gives up on what nobody heard
 // of when its time is over.
 func TestCancel(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -83,7 +83,7 @@ func TestCancel(t *testing.T) {
 
 // TestRedriveLimit sends a letter that always dies three times, and no more.
 func TestRedriveLimit(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.die(1)
 		w.letters(poison)
 		for range 3 {
@@ -105,13 +105,12 @@ func TestRedriveLimit(t *testing.T) {
 // TestDeleted goes on without a letter that was deleted while it was sent.
 func TestDeleted(t *testing.T) {
 	down := true
-	fault := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return && down {
+	fault := func(_ memory.Op, f *memory.Fault) {
+		if down {
 			f.Err = errors.New("connection refused")
 		}
-		return f
 	}
-	inWorld(t, memory.Options{Fault: fault}, func(t *testing.T, w *world) {
+	inWorld(t, fault, func(t *testing.T, w *world) {
 		w.die(3)
 		w.letters(good)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -128,7 +127,7 @@ func TestDeleted(t *testing.T) {
 
 // TestRateOfTarget is that of the topic, where that is lower.
 func TestRateOfTarget(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(60)
 		w.letters(good)
@@ -149,7 +148,7 @@ func TestRateOfTarget(t *testing.T) {
 // TestConfigurationChanges sends nothing where a configuration does not lead any
 // more.
 func TestConfigurationChanges(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.die(2)
 		w.letters(good)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -236,7 +235,7 @@ func TestGroups(t *testing.T) {
 
 // TestHostileLetters sends what has anything in it, as it is.
 func TestHostileLetters(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		body := "\x00\xff\x1b[31m'; drop table letters; --" + strings.Repeat("x", 1<<20)
 		e := dlq.Entry{
 			Message: brokers.Message{ID: "\x00\xff", Key: "\xfe\n", Topic: "orders", Body: []byte(body), Headers: brokers.Headers{{Name: "\x00", Value: "\xff"}, {Name: "n", Value: strings.Repeat("y", 1<<20)}}},
@@ -259,7 +258,7 @@ func TestHostileLetters(t *testing.T) {
 // TestServe works on all jobs that run, whoever has created them, and cleans up
 // after those that have ended.
 func TestServe(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(120)
 		ctx, stop := context.WithCancelCause(t.Context())
@@ -302,13 +301,12 @@ func TestServe(t *testing.T) {
 // TestLog has a line for what matters, and few where something does not work.
 func TestLog(t *testing.T) {
 	var down atomic.Bool
-	fault := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return && down.Load() {
+	fault := func(_ memory.Op, f *memory.Fault) {
+		if down.Load() {
 			f.Err = errors.New("connection refused")
 		}
-		return f
 	}
-	inWorld(t, memory.Options{Fault: fault}, func(t *testing.T, w *world) {
+	inWorld(t, fault, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(30)
 		var log bytes.Buffer

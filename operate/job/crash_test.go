@@ -90,7 +90,7 @@ func TestGoesOn(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.prove()
 				w.die(40)
 				j := w.create(job.Spec{}, store.Filter{})
@@ -110,7 +110,7 @@ func TestGoesOn(t *testing.T) {
 
 // TestTwoRunners lets only one of them work.
 func TestTwoRunners(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(100)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -130,7 +130,7 @@ func TestTwoRunners(t *testing.T) {
 // TestLeaseIsLost stops a runner whose job another has taken, as happens to a
 // process that was frozen.
 func TestLeaseIsLost(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -151,13 +151,8 @@ func TestLeaseIsLost(t *testing.T) {
 
 // TestStop lets the batch under way end, and gives the job to whoever comes next.
 func TestStop(t *testing.T) {
-	slow := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return {
-			f.Latency = 2 * time.Second
-		}
-		return f
-	}
-	inWorld(t, memory.Options{Fault: slow}, func(t *testing.T, w *world) {
+	slow := func(_ memory.Op, f *memory.Fault) { f.Latency = 2 * time.Second }
+	inWorld(t, slow, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(300)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -179,13 +174,8 @@ func TestStop(t *testing.T) {
 
 // TestHangingBroker stops in the end, too.
 func TestHangingBroker(t *testing.T) {
-	hang := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return {
-			f.Latency = time.Hour
-		}
-		return f
-	}
-	inWorld(t, memory.Options{Fault: hang}, func(t *testing.T, w *world) {
+	hang := func(_ memory.Op, f *memory.Fault) { f.Latency = time.Hour }
+	inWorld(t, hang, func(t *testing.T, w *world) {
 		w.die(1)
 		j := w.create(job.Spec{}, store.Filter{})
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
@@ -201,7 +191,7 @@ func TestHangingBroker(t *testing.T) {
 // TestStoreDown waits for a store that cannot be written, and forgets nothing
 // meanwhile that the broker has said.
 func TestStoreDown(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.die(20)
 		w.letters(good)
 		w.deaf() // or a receipt could tell the store first
@@ -233,7 +223,7 @@ func TestStoreDown(t *testing.T) {
 func TestClocks(t *testing.T) {
 	for name, shift := range map[string]time.Duration{"ahead": 24 * time.Hour, "behind": -24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+			inWorld(t, nil, func(t *testing.T, w *world) {
 				w.prove()
 				w.die(100)
 				w.letters(good)

@@ -17,7 +17,7 @@ import (
 
 // TestAllGood sends back what was mended, at the rate.
 func TestAllGood(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
@@ -40,7 +40,7 @@ func TestAllGood(t *testing.T) {
 // TestAllPoison stops after the first of 300 letters, and goes on with the others
 // when what they failed for is mended.
 func TestAllPoison(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(300)
 		w.letters(poison)
@@ -70,7 +70,7 @@ func TestAllPoison(t *testing.T) {
 
 // TestSilence passes no wave of which nobody says anything.
 func TestSilence(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(100)
 		w.deaf()
@@ -88,7 +88,7 @@ func TestSilence(t *testing.T) {
 
 // TestForgedReceipts believes none that somebody makes up.
 func TestForgedReceipts(t *testing.T) {
-	inWorld(t, memory.Options{}, func(t *testing.T, w *world) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
 		w.prove()
 		old := w.sends["order-0"]
 		w.die(100)
@@ -122,15 +122,12 @@ func TestForgedReceipts(t *testing.T) {
 // TestRefusals stops a job whose letters the broker does not take, and keeps them.
 func TestRefusals(t *testing.T) {
 	var n int
-	refuse := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return {
-			if n++; n > 6 && n%2 == 0 {
-				f.Err = fmt.Errorf("too large today: %w", brokers.ErrRefused)
-			}
+	refuse := func(_ memory.Op, f *memory.Fault) {
+		if n++; n > 6 && n%2 == 0 {
+			f.Err = fmt.Errorf("too large today: %w", brokers.ErrRefused)
 		}
-		return f
 	}
-	inWorld(t, memory.Options{Fault: refuse}, func(t *testing.T, w *world) {
+	inWorld(t, refuse, func(t *testing.T, w *world) {
 		w.prove()
 		w.die(100)
 		j := w.run(w.create(job.Spec{}, store.Filter{}).ID)
@@ -161,13 +158,12 @@ func TestRefusals(t *testing.T) {
 func TestUnknownOutcomes(t *testing.T) {
 	for name, done := range map[string]bool{"not done": false, "done": true} {
 		t.Run(name, func(t *testing.T) {
-			lose := func(op memory.Op) (f memory.Fault) {
-				if op.Operation == memory.Return && op.Nth == 1 && strings.HasSuffix(op.ID, "7") {
+			lose := func(op memory.Op, f *memory.Fault) {
+				if op.Nth == 1 && strings.HasSuffix(op.ID, "7") {
 					f.Err, f.Done = brokers.ErrUnknownOutcome, done
 				}
-				return f
 			}
-			inWorld(t, memory.Options{Fault: lose}, func(t *testing.T, w *world) {
+			inWorld(t, lose, func(t *testing.T, w *world) {
 				w.prove()
 				w.die(100)
 				w.ends(w.run(w.create(job.Spec{}, store.Filter{}).ID), store.JobDone, store.Counts{Confirmed: 100})
@@ -182,13 +178,12 @@ func TestUnknownOutcomes(t *testing.T) {
 // TestMisconfiguredBroker asks, since waiting does not help.
 func TestMisconfiguredBroker(t *testing.T) {
 	broken := false
-	fault := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return && broken {
+	fault := func(_ memory.Op, f *memory.Fault) {
+		if broken {
 			f.Err = fmt.Errorf("%w: the queue is gone", brokers.ErrMisconfigured)
 		}
-		return f
 	}
-	inWorld(t, memory.Options{Fault: fault}, func(t *testing.T, w *world) {
+	inWorld(t, fault, func(t *testing.T, w *world) {
 		w.prove()
 		broken = true
 		w.die(3)

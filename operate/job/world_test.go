@@ -51,11 +51,17 @@ var operator = store.Actor{Who: "anna", Command: "redrive dlq send", Reason: "fi
 var errPoison = classify.Permanent(errors.New("no such product"))
 
 // inWorld runs a test in virtual time. The worker and live traffic go on until it
-// returns.
-func inWorld(t *testing.T, o memory.Options, test func(t *testing.T, w *world)) {
+// returns. Returning says what goes wrong when a letter is sent back; it may be nil.
+func inWorld(t *testing.T, returning func(memory.Op, *memory.Fault), test func(t *testing.T, w *world)) {
 	t.Helper()
+	fault := func(op memory.Op) (f memory.Fault) {
+		if op.Operation == memory.Return && returning != nil {
+			returning(op, &f)
+		}
+		return f
+	}
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, broker: memory.New(o), url: filepath.Join(t.TempDir(), "letters.db"), served: map[string]int{}, sends: map[string]string{}, live: map[string]time.Time{}}
+		w := &world{t: t, broker: memory.New(memory.Options{Fault: fault}), url: filepath.Join(t.TempDir(), "letters.db"), served: map[string]int{}, sends: map[string]string{}, live: map[string]time.Time{}}
 		w.s = w.open()
 		ctx, stop := context.WithCancel(t.Context())
 		defer func() {
