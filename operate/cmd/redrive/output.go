@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/term"
 )
 
 // output is where results go, and how.
@@ -22,14 +20,6 @@ type output struct {
 func (o *output) register(flags *pflag.FlagSet) {
 	o.view.register(flags)
 	flags.StringVar(&o.svg, "svg", "", "also draw a chart into this file")
-}
-
-// write prints data as JSON, or calls text for everything else.
-func (o *output) write(to io.Writer, data any, text func(io.Writer) error) error {
-	if o.isJSON() {
-		return term.WriteJSON(to, data)
-	}
-	return text(to)
 }
 
 // draw writes the chart, if one is asked for.

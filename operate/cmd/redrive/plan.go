@@ -95,7 +95,7 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	r := newPlanReport(f, plan, budget)
-	if err := f.write(cmd.OutOrStdout(), r, r.text); err != nil {
+	if err := f.print(cmd.OutOrStdout(), r, r.text); err != nil {
 		return err
 	}
 	if err := f.draw(cmd.ErrOrStderr(), r.chart().Write); err != nil {

@@ -138,7 +138,7 @@ func (f *stormFlags) run(cmd *cobra.Command) error {
 		c.Settings = valuesOf(cmd.Flags())
 		r.Cases = append(r.Cases, c)
 	}
-	if err := f.write(cmd.OutOrStdout(), r, r.text); err != nil {
+	if err := f.print(cmd.OutOrStdout(), r, r.text); err != nil {
 		return err
 	}
 	return f.draw(cmd.ErrOrStderr(), r.chart().Write)

@@ -64,21 +64,25 @@ func show[T any](s term.Streams, v *view, as table[T], rows iter.Seq2[T, error])
 	return table.Write(s.Out, s.Width, s.Colour)
 }
 
+// print prints a thing as JSON, or as text does.
+func (v *view) print(to io.Writer, thing any, text func(io.Writer) error) error {
+	if v.isJSON() {
+		return term.WriteJSON(to, thing)
+	}
+	return text(to)
+}
+
 // showOne prints one thing: JSON as an array of it, or text as it says.
 func showOne[T any](s term.Streams, v *view, thing T, text func(T) string) error {
-	if v.isJSON() {
-		return showJSON(s.Out, all([]T{thing}))
-	}
-	_, err := fmt.Fprintln(s.Out, term.Safe(text(thing)))
-	return err
+	return v.print(s.Out, []T{thing}, func(to io.Writer) error {
+		_, err := fmt.Fprintln(to, term.Safe(text(thing)))
+		return err
+	})
 }
 
 // showSheet prints one thing: JSON as an array of it, or a sheet.
 func showSheet[T interface{ sheet() *term.Sheet }](s term.Streams, v *view, thing T) error {
-	if v.isJSON() {
-		return showJSON(s.Out, all([]T{thing}))
-	}
-	return thing.sheet().Write(s.Out, s.Width, s.Colour)
+	return v.print(s.Out, []T{thing}, func(to io.Writer) error { return thing.sheet().Write(to, s.Width, s.Colour) })
 }
 
 // showJSON leaves the array open after an error: what was cut off is no JSON.

@@ -30,14 +30,12 @@ func JSON(v any, prefix, indent string) ([]byte, error) {
 func escaped(from []byte) []byte {
 	to := make([]byte, 0, len(from)+64)
 	for _, r := range string(from) {
-		switch {
-		case r == '\n' || strconv.IsGraphic(r):
+		if r == '\n' || strconv.IsGraphic(r) {
 			to = utf8.AppendRune(to, r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			to = fmt.Appendf(to, `\u%04x\u%04x`, high, low)
-		default:
-			to = fmt.Appendf(to, `\u%04x`, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			to = fmt.Appendf(to, `\u%04x`, unit)
 		}
 	}
 	return to

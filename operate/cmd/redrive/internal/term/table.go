@@ -74,15 +74,10 @@ func (t *Table) narrow(widths []int, room int) {
 	for _, w := range widths {
 		excess += w
 	}
-	last := &widths[len(widths)-1]
-	if cut := min(excess, *last-leastLast); cut > 0 {
-		*last -= cut
-		excess -= cut
-	}
 	for ; excess > 0; excess-- {
-		i := t.widest(widths, false)
-		if i < 0 {
-			i = t.widest(widths, true)
+		i := len(widths) - 1
+		if widths[i] <= leastLast {
+			i = t.widest(widths)
 		}
 		if i < 0 {
 			return
@@ -91,15 +86,21 @@ func (t *Table) narrow(widths []int, room int) {
 	}
 }
 
-// widest returns the widest column that may be cut, or -1.
-func (t *Table) widest(widths []int, whole bool) int {
-	widest, most := -1, leastAny
-	for i, w := range widths {
-		if w > most && (whole || !t.column(i).Whole) {
-			widest, most = i, w
+// widest returns the widest column that may be cut: one that is whole only if there is
+// no other. It returns -1 if there is none.
+func (t *Table) widest(widths []int) int {
+	for _, whole := range []bool{false, true} {
+		widest, most := -1, leastAny
+		for i, w := range widths {
+			if w > most && (whole || !t.column(i).Whole) {
+				widest, most = i, w
+			}
+		}
+		if widest >= 0 {
+			return widest
 		}
 	}
-	return widest
+	return -1
 }
 
 func (t *Table) line(w *bufio.Writer, cells []Cell, widths []int, colour bool) {
