@@ -9,21 +9,16 @@ import (
 )
 
 func brokenUnreadable() []broken {
-	fails := []string{"unreadable-delivered"}
+	const fails = "unreadable-delivered"
 	torn := func(d *brokers.Delivery) bool { return d.Unreadable != nil }
 	return []broken{
-		{
-			name:  "what cannot be read comes as if it were empty",
-			fails: fails,
+		{name: "what cannot be read comes as if it were empty", fails: fails,
 			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {
 				if torn(d) {
 					d.Message.Body, d.Unreadable = nil, nil
 				}
-			}),
-		},
-		{
-			name:  "what cannot be read is read when it comes again",
-			fails: fails,
+			})},
+		{name: "what cannot be read is read when it comes again", fails: fails,
 			hooks: func() hooks {
 				var times atomic.Int32
 				return onDelivery(func(_ *faultySource, d *brokers.Delivery) {
@@ -31,11 +26,8 @@ func brokenUnreadable() []broken {
 						d.Unreadable = nil
 					}
 				})()
-			},
-		},
-		{
-			name:  "what cannot be read is an error of receive",
-			fails: fails,
+			}},
+		{name: "what cannot be read is an error of receive", fails: fails,
 			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 				ds, err := s.take(ctx, max)
 				if slices.ContainsFunc(ds, torn) {
@@ -45,11 +37,8 @@ func brokenUnreadable() []broken {
 					return nil, errTorn
 				}
 				return ds, err
-			}),
-		},
-		{
-			name:  "what cannot be read is dropped",
-			fails: fails,
+			})},
+		{name: "what cannot be read is dropped", fails: fails,
 			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 				for {
 					ds, err := s.take(ctx, max)
@@ -60,11 +49,8 @@ func brokenUnreadable() []broken {
 						return ds, err
 					}
 				}
-			}),
-		},
-		{
-			name:  "what comes with something unreadable is not read either",
-			fails: fails,
+			})},
+		{name: "what comes with something unreadable is not read either", fails: fails,
 			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 				ds, err := s.take(ctx, max)
 				if slices.ContainsFunc(ds, torn) {
@@ -73,17 +59,13 @@ func brokenUnreadable() []broken {
 					}
 				}
 				return ds, err
-			}),
-		},
-		{
-			name:  "what cannot be read cannot be acked",
-			fails: fails,
+			})},
+		{name: "what cannot be read cannot be acked", fails: fails,
 			hooks: onSettle(func(_ context.Context, _ *faultySource, st *brokers.Settlement) error {
 				if torn(st.Delivery) && st.Action == brokers.Ack {
 					return brokers.ErrRefused
 				}
 				return nil
-			}),
-		},
+			})},
 	}
 }

@@ -167,17 +167,17 @@ func report(t *testing.T, c clause, err error) {
 // clause is one rule of the contract and the check that guards it.
 type clause struct {
 	name  string
+	needs string // names of clauses whose failure this one would only repeat
+	long  bool   // waits for several leases
 	rule  string
-	long  bool     // waits for several leases
-	needs []string // clauses whose failure this one would only repeat
 	check func(*trial)
 }
 
 func clauses() []clause {
 	return slices.Concat(
-		publishClauses(), messageClauses(), endClauses(), receiveClauses(), closeClauses(),
-		carryClauses(), retryClauses(), settleClauses(), returnClauses(), readerClauses(), leaseClauses(), extendClauses(),
-		topicClauses(), unreadableClauses(), pauseClauses(), crashClauses(), orderClauses(),
+		publishClauses, messageClauses, endClauses, receiveClauses, closeClauses,
+		carryClauses, retryClauses, settleClauses, returnClauses, readerClauses, leaseClauses, extendClauses,
+		topicClauses, unreadableClauses, pauseClauses, crashClauses, orderClauses,
 	)
 }
 
@@ -192,54 +192,57 @@ func (s skip) Error() string { return string(s) }
 
 // suite is one pass over the clauses.
 type suite struct {
-	harness Harness
-	judged  map[string]chan struct{} // by clause: closed when it is known whether it holds
+	harness  Harness
+	verdicts map[string]*verdict // by clause
+}
 
-	mu     sync.Mutex
-	broken map[string]bool // clauses that failed or rest on one that did
+type verdict struct {
+	known  chan struct{} // closed when broken is set
+	broken bool          // it failed, or rests on one that did
 }
 
 func newSuite(h Harness) *suite {
-	s := &suite{harness: h, judged: make(map[string]chan struct{}), broken: make(map[string]bool)}
+	s := &suite{harness: h, verdicts: make(map[string]*verdict)}
 	for _, c := range clauses() {
-		s.judged[c.name] = make(chan struct{})
+		s.verdicts[c.name] = &verdict{known: make(chan struct{})}
 	}
 	return s
 }
 
 // done lets those be judged that rest on c.
-func (s *suite) done(c clause) { close(s.judged[c.name]) }
+func (s *suite) done(c clause) { close(s.verdicts[c.name].known) }
 
 // examine returns nil, a skip, or what the broker did wrong. When it has left the
 // broker alone it waits until those clauses are done that c rests on.
 func (s *suite) examine(t *testing.T, c clause, leave func()) error {
-	err := s.unfounded(c) // for all that is known yet
+	err := s.unfounded(c, false)
 	if err == nil {
 		err = s.harness.try(t, c)
 	}
 	leave()
-	for _, name := range c.needs {
-		<-s.judged[name]
-	}
-	if unfounded := s.unfounded(c); unfounded != nil {
+	if unfounded := s.unfounded(c, true); unfounded != nil {
+		s.verdicts[c.name].broken = true
 		return unfounded
 	}
-	if _, skipped := errors.AsType[skip](err); err != nil && !skipped {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.broken[c.name] = true
-	}
+	_, skipped := errors.AsType[skip](err)
+	s.verdicts[c.name].broken = err != nil && !skipped
 	return err
 }
 
-// unfounded returns a skip if one of the clauses that c rests on is broken.
-func (s *suite) unfounded(c clause) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, name := range c.needs {
-		if s.broken[name] {
-			s.broken[c.name] = true
-			return skip(fmt.Sprintf("clause %q does not hold, and this one rests on it", name))
+// unfounded returns a skip if one of the clauses that c rests on is broken, as far
+// as that is known yet, unless it waits.
+func (s *suite) unfounded(c clause, wait bool) error {
+	for _, name := range strings.Fields(c.needs) {
+		v := s.verdicts[name]
+		if wait {
+			<-v.known
+		}
+		select {
+		case <-v.known:
+			if v.broken {
+				return skip(fmt.Sprintf("clause %q does not hold, and this one rests on it", name))
+			}
+		default:
 		}
 	}
 	return nil
@@ -283,7 +286,7 @@ func (h Harness) bubble(t *testing.T, c clause) (err error) {
 func (h Harness) once(t testing.TB, c clause) error {
 	tr := newTrial(t, h)
 	defer tr.close()
-	return caught(func() { c.check(tr) })
+	return tr.told(caught(func() { c.check(tr) }))
 }
 
 // bubbled returns the stacks of the goroutines that wait in a bubble for ever.

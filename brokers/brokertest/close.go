@@ -3,76 +3,47 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
-func closeClauses() []clause {
-	needs := []string{"publish-delivers"}
-	return []clause{
-		{
-			name:  "capabilities-constant",
-			rule:  "Capabilities must make sense and be constant for the life of the source.",
-			needs: needs,
-			check: capabilitiesConstant,
-		},
-		{
-			name:  "close-unblocks",
-			rule:  "Close must unblock Receive, and every Receive after it must return ErrClosed at once.",
-			needs: []string{"receive-waits"},
-			check: closeUnblocks,
-		},
-		{
-			name:  "close-releases",
-			rule:  "Close must release what is received but unsettled, with its Meta, and keep what is not received.",
-			needs: []string{"ack-removes", "meta-fresh"},
-			check: closeReleases,
-		},
-		{
-			name:  "close-ends-settling",
-			rule:  "A settlement after Close must be ErrClosed or ErrLeaseLost and remove nothing.",
-			needs: []string{"close-releases"},
-			check: closeEndsSettling,
-		},
-		{
-			name:  "close-ends-session",
-			rule:  "The session of a delivery must live as long as its source, and end with a cause when that is closed.",
-			needs: needs,
-			check: closeEndsSession,
-		},
-		{
-			name:  "close-again",
-			rule:  "Close of a source or a broker may be called again.",
-			needs: needs,
-			check: closeAgain,
-		},
-		{
-			name:  "close-apart",
-			rule:  "Closing one source must leave the others alone.",
-			needs: []string{"close-releases"},
-			check: closeApart,
-		},
-		{
-			name:  "broker-closes",
-			rule:  "Broker.Close must close the sources still open, and every call after it must be ErrClosed.",
-			needs: []string{"close-unblocks", "close-ends-settling"},
-			check: brokerCloses,
-		},
-	}
+var closeClauses = []clause{
+	{name: "capabilities-constant", needs: "publish-delivers", check: capabilitiesConstant,
+		rule: "Capabilities must make sense and be constant for the life of the source."},
+	{name: "close-unblocks", needs: "receive-waits", check: closeUnblocks,
+		rule: "Close must unblock Receive, and every Receive after it must return ErrClosed at once."},
+	{name: "close-releases", needs: "ack-removes meta-fresh",
+		rule: "Close must release what is received but unsettled, with its Meta, and keep what is not received.",
+		check: steps(open("orders"), publish(numbered("message", 8)...), take(1), ack(), take(3), reopen,
+			soonRest, each(fresh), ack())},
+	{name: "close-ends-settling", needs: "close-releases",
+		rule: "A settlement after Close must be ErrClosed or ErrLeaseLost and remove nothing.",
+		check: steps(deliver(endings[:]...), reopen, stale, on(owesLease), expect(endings[:]...), each(sameMeta),
+			stale, quiet(1), ack(), quiet(2))},
+	{name: "close-ends-session", needs: "publish-delivers",
+		rule:  "The session of a delivery must live as long as its source, and end with a cause when that is closed.",
+		check: steps(deliver("acked", "held"), ack("acked"), wait(1), each(sessionLives), shut, each(sessionEnds))},
+	{name: "close-again", needs: "publish-delivers", check: closeAgain,
+		rule: "Close of a source or a broker may be called again."},
+	{name: "close-apart", needs: "close-releases", check: closeApart,
+		rule: "Closing one source must leave the others alone."},
+	{name: "broker-closes", needs: "close-unblocks close-ends-settling", check: brokerCloses,
+		rule: "Broker.Close must close the sources still open, and every call after it must be ErrClosed."},
 }
 
 func capabilitiesConstant(tr *trial) {
-	w, got := tr.deliver("one")
+	w, got := tr.delivered("one")
 	c := w.caps
-	if c.Lease < 0 || c.MaxLease < 0 || c.Granularity < 0 || c.HeaderLimit < 0 || c.MessageLimit < 0 {
+	if min(c.Lease, c.MaxLease, c.Granularity) < 0 || min(c.HeaderLimit, c.MessageLimit) < 0 {
 		tr.failf("a capability is negative: %+v", c)
 	}
 	if c.MaxLease > 0 && c.MaxLease < c.Lease {
 		tr.failf("MaxLease is less than Lease: %+v", c)
 	}
-	w.settle(acks(got...)...)
+	w.settle(w.all(brokers.Ack, got...)...)
 	w.close()
 	if now := w.src.Capabilities(); !reflect.DeepEqual(now, c) {
 		tr.failf("they were %+v and became %+v", c, now)
@@ -80,23 +51,20 @@ func capabilitiesConstant(tr *trial) {
 }
 
 func closeUnblocks(tr *trial) {
-	w := tr.open(tr.Topic("orders"))
+	w := tr.open("orders")
 	out := w.waiting()
 	w.close()
-	w.receivesClosed(out, "Close")
+	w.receivesClosed(out)
 }
 
 // waiting returns a Receive that waits for a message.
 func (w *worker) waiting() <-chan received {
 	for until := deadline(w.tr.patience); ; {
-		ctx, cancel := context.WithTimeout(w.tr.ctx, 2*w.tr.patience)
-		out := w.receive(ctx, cancel, 1)
+		out := w.receive(w.tr.ctx, 2*w.tr.patience, 1)
 		select {
 		case r := <-out:
 			if !time.Now().Before(until) {
-				last := make(chan received, 1)
-				last <- r
-				return last
+				w.tr.failf("source.Receive from %q does not wait: %d deliveries and the error %v", w.sub.Topics, len(r.ds), r.err)
 			}
 			w.tr.pause(w.tr.Unit / 20) // after a temporary error
 		case <-time.After(w.tr.Unit):
@@ -106,87 +74,44 @@ func (w *worker) waiting() <-chan received {
 }
 
 // receivesClosed demands ErrClosed from the Receive under way and from another.
-func (w *worker) receivesClosed(out <-chan received, closer string) {
+func (w *worker) receivesClosed(out <-chan received) {
 	for _, what := range []string{"the Receive under way", "a Receive afterwards"} {
 		select {
 		case <-time.After(w.tr.Slack):
-			w.tr.failf("%s from %q was waiting still, %v after %s", what, w.sub.Topics, w.tr.Slack, closer)
+			w.tr.failf("%s from %q was waiting still, %v after Close", what, w.sub.Topics, w.tr.Slack)
 		case r := <-out:
 			if !errors.Is(r.err, brokers.ErrClosed) {
-				w.tr.failf("%s from %q, after %s: %d deliveries and the error %v, want ErrClosed", what, w.sub.Topics, closer, len(r.ds), r.err)
+				w.tr.failf("%s from %q, after Close: %d deliveries and the error %v, want ErrClosed", what, w.sub.Topics, len(r.ds), r.err)
 			}
 		}
-		ctx, cancel := context.WithTimeout(w.tr.ctx, w.tr.patience)
-		out = w.receive(ctx, cancel, 1)
+		out = w.receive(w.tr.ctx, w.tr.patience, 1)
 	}
 }
 
-// closeReleases closes a source that has acked one of eight messages, holds
-// three and has not received the others.
-func closeReleases(tr *trial) {
-	bodies := numbered("message", 8)
-	w := tr.stocked(bodies...)
-	w.max = 1
-	for n := range 4 {
-		a := w.some()
-		if n > 0 {
-			continue
-		}
-		bodies = without(bodies, a)
-		w.ack(a)
+func sessionLives(w *worker, a *arrival) error {
+	if a.Session == nil {
+		w.tr.skip("Delivery.Session is nil: sessions cannot end")
 	}
-	w = w.reopen()
-	tr.note("one message was acked, three were received and four were not when the source was closed")
-	got := w.expectSoon(bodies...)
-	for _, a := range got {
-		tr.must(tr.sameMeta(a, brokers.Meta{Origin: a.Meta().Origin}))
+	if a.Session.Err() != nil {
+		return fmt.Errorf("%s: its session ended while its source was open: %w", a, context.Cause(a.Session))
 	}
-	w.ack(got...)
+	return nil
 }
 
-func closeEndsSettling(tr *trial) {
-	w, old := tr.deliver(endings[:]...)
-	next := w.reopen()
-	verdict := caught(func() { w.stale(old, "after Close of its source") })
-	tr.note("after a settlement that followed Close")
-	got := next.expect(w.caps.Lease+tr.patience, endings[:]...)
-	tr.must(verdict)
-	for i, a := range got {
-		if !tr.mayCopy(a) {
-			tr.must(tr.sameMeta(a, old[i].Meta()))
-		}
+func sessionEnds(w *worker, a *arrival) error {
+	select {
+	case <-a.Session.Done():
+	case <-time.After(w.tr.Slack):
+		return fmt.Errorf("%s: its source was closed, and its session goes on", a)
 	}
-	w.stale(old, "after Close of its source, and while another one holds it,")
-	next.untouched(got)
-}
-
-func closeEndsSession(tr *trial) {
-	w, got := tr.deliver("one", "two")
-	w.settle(acks(got[0])...)
-	tr.pause(tr.Unit)
-	for _, a := range got {
-		if a.Session == nil {
-			tr.skip("Delivery.Session is nil: sessions cannot end")
-		}
-		if a.Session.Err() != nil {
-			tr.failf("%s: its session ended while its source was open: %w", a, context.Cause(a.Session))
-		}
+	if cause := context.Cause(a.Session); cause == context.Canceled {
+		return fmt.Errorf("%s: its source was closed, and its session ended without a cause: %w", a, cause)
 	}
-	w.close()
-	for _, a := range got {
-		select {
-		case <-a.Session.Done():
-		case <-time.After(tr.Slack):
-			tr.failf("%s: its source was closed, and its session goes on", a)
-		}
-		if cause := context.Cause(a.Session); cause == context.Canceled {
-			tr.failf("%s: its source was closed, and its session ended without a cause: %w", a, cause)
-		}
-	}
+	return nil
 }
 
 func closeAgain(tr *trial) {
-	w := tr.open(tr.Topic("orders"))
+	w := tr.open("orders")
 	w.close()
 	tr.must(tr.try("the second Close of a source", w.src.Close))
 	tr.must(tr.closeBroker())
@@ -195,30 +120,25 @@ func closeAgain(tr *trial) {
 }
 
 func closeApart(tr *trial) {
-	topic := tr.Topic("orders")
-	stays := tr.open(topic)
-	goes := tr.open(topic)
-	tr.publish(topic, text("one")...)
+	stays, goes := tr.open("orders"), tr.open("orders")
+	stays.publish("one")
 	goes.next(deadline(tr.Unit))
 	goes.close()
-	tr.publish(topic, text("two")...)
-	stays.expect(goes.caps.Lease+tr.patience, "one", "two")
+	steps(publish("two"), on(owesLease), expect("one", "two"))(tr)
 }
 
 func brokerCloses(tr *trial) {
-	topic := tr.Topic("orders")
-	w, got := tr.deliver("held")
+	w, got := tr.delivered("held")
 	out := w.waiting()
 	tr.must(tr.closeBroker())
 	w.closed = true
-	w.receivesClosed(out, "Broker.Close")
-	if err := w.settle(acks(got[0])...)[0]; !lost(err) {
+	w.receivesClosed(out)
+	if err := w.settle(w.to(brokers.Ack, got[0]))[0]; !lost(err) {
 		tr.failf("source.Settle(ack) of %s after Broker.Close returned %v, want ErrClosed", got[0], err)
 	}
-	if err := caught(func() { tr.publish(topic, text("too late")...) }); !errors.Is(err, brokers.ErrClosed) {
-		tr.failf("broker.Publish to %q after Broker.Close returned %v, want ErrClosed", topic, err)
-	}
-	if err := caught(func() { tr.open(topic) }); !errors.Is(err, brokers.ErrClosed) {
-		tr.failf("broker.Open of %q after Broker.Close returned %v, want ErrClosed", topic, err)
+	for what, s := range map[string]step{"broker.Publish": publish("too late"), "broker.Open": another} {
+		if err := caught(func() { s(tr) }); !errors.Is(err, brokers.ErrClosed) {
+			tr.failf("%s after Broker.Close returned %v, want ErrClosed", what, err)
+		}
 	}
 }

@@ -21,40 +21,69 @@ func sameTime(a, b time.Time) bool {
 
 func sameDelay(a, b time.Duration) bool { return (a - b).Abs() < precision }
 
-// sameMessage demands that a is want, apart from what Publish sets.
-func (tr *trial) sameMessage(a *arrival, want brokers.Message) error {
-	var errs []error
-	got := a.Message
-	if string(got.Body) != string(want.Body) {
-		errs = append(errs, fmt.Errorf("%s: the body was %.40q", a, want.Body))
+// property is demanded of a delivery. What it must be follows from how its
+// message was published and settled.
+type property func(w *worker, a *arrival) error
+
+// same demands that a field is as wanted.
+func same(a *arrival, field string, is bool, got, want any) error {
+	if is {
+		return nil
 	}
-	if got.Key != want.Key {
-		errs = append(errs, fmt.Errorf("%s: the key was %q and is %q", a, want.Key, got.Key))
-	}
-	if got.Topic != want.Topic {
-		errs = append(errs, fmt.Errorf("%s: the topic was %q", a, want.Topic))
-	}
-	if !sameTime(got.PublishedAt, want.PublishedAt) {
-		errs = append(errs, fmt.Errorf("%s: PublishedAt was %v and is %v", a, want.PublishedAt, got.PublishedAt))
-	}
-	return errors.Join(append(errs, tr.sameHeaders(a, want.Headers))...)
+	return fmt.Errorf("%s: %s is %.200q, want %.200q", a, field, fmt.Sprint(got), fmt.Sprint(want))
 }
 
-func (tr *trial) sameHeaders(a *arrival, want brokers.Headers) error {
-	got, want := tr.arranged(a.Message.Headers), tr.arranged(want)
-	if !slices.EqualFunc(got, want, sameHeader) {
+func equal[T comparable](a *arrival, field string, got, want T) error {
+	return same(a, field, got == want, got, want)
+}
+
+// sent is the message as it was published; its ID is that of the first delivery
+// if it had none.
+func (w *worker) sent(a *arrival) brokers.Message { return w.tr.fateOf(a.body(), nil).sent }
+
+func sameID(w *worker, a *arrival) error { return equal(a, "ID", a.Message.ID, w.sent(a).ID) }
+
+func sameKey(w *worker, a *arrival) error { return equal(a, "Key", a.Message.Key, w.sent(a).Key) }
+
+func sameTopic(w *worker, a *arrival) error {
+	return equal(a, "Topic", a.Message.Topic, w.sent(a).Topic)
+}
+
+func samePublishedAt(w *worker, a *arrival) error {
+	got, want := a.Message.PublishedAt, w.sent(a).PublishedAt
+	return same(a, "PublishedAt", sameTime(got, want), got, want)
+}
+
+// sameHeaders leaves it to the adapter what type a published value has that is
+// not text and names no type.
+func sameHeaders(w *worker, a *arrival) error {
+	got, want := w.tr.arranged(a.Message.Headers), w.tr.arranged(w.sent(a).Headers)
+	equal := func(got, want brokers.Header) bool {
+		if want.Type == "" && !utf8.ValidString(want.Value) {
+			got.Type = ""
+		}
+		return got == want
+	}
+	if !slices.EqualFunc(got, want, equal) {
 		return fmt.Errorf("%s has the headers\n\t%q,\nwant\n\t%q", a, got, want)
 	}
 	return nil
 }
 
-// sameHeader leaves it to the adapter what type a published value has that is
-// not text and names no type.
-func sameHeader(got, want brokers.Header) bool {
-	if want.Type == "" && !utf8.ValidString(want.Value) {
-		got.Type = ""
+// sameMessage demands all but the ID and the body, by which messages are told
+// apart.
+func sameMessage(w *worker, a *arrival) error {
+	return errors.Join(sameKey(w, a), sameTopic(w, a), samePublishedAt(w, a), sameHeaders(w, a))
+}
+
+// keeps demands that a has each of these headers.
+func keeps(a *arrival, headers brokers.Headers) error {
+	for _, h := range headers {
+		if !slices.Contains(a.Message.Headers, h) {
+			return fmt.Errorf("%s lost the header %q: %q", a, h, a.Message.Headers)
+		}
 	}
-	return got == want
+	return nil
 }
 
 // arranged is h in the order that the broker keeps.
@@ -67,59 +96,93 @@ func (tr *trial) arranged(h brokers.Headers) brokers.Headers {
 	})
 }
 
-// sameMeta demands that a carries want, times and delays to the millisecond.
-func (tr *trial) sameMeta(a *arrival, want brokers.Meta) error {
-	if tr.EstimatesMeta {
-		if got := a.Meta().Attempt; got < want.Attempt {
-			return fmt.Errorf("%s: Meta.Attempt is %d, and at least %d runs have failed", a, got, want.Attempt)
-		}
+// carried is the Meta of the last Retry or Return, or else of the first delivery.
+func (w *worker) carried(a *arrival) brokers.Meta { return w.tr.fateOf(a.body(), nil).meta }
+
+// fresh demands the Meta of a new message.
+func fresh(w *worker, a *arrival) error {
+	origin := a.Meta().Origin
+	return errors.Join(
+		same(a, "Meta.Origin", len(origin) > 0, origin, "at least one header"),
+		w.sameMetaAs(a, brokers.Meta{Origin: origin}),
+	)
+}
+
+// sameMeta demands that a carries what it must, times and delays to the
+// millisecond. A late Retry may have left a copy, which carries another Meta.
+func sameMeta(w *worker, a *arrival) error {
+	if w.tr.fateOf(a.body(), nil).mayCopy {
 		return nil
 	}
-	return tr.equalMeta(a, want)
+	return w.sameMetaAs(a, w.carried(a))
+}
+
+func (w *worker) sameMetaAs(a *arrival, want brokers.Meta) error {
+	if !w.tr.EstimatesMeta {
+		return w.equalMetaAs(a, want)
+	}
+	got := a.Meta().Attempt
+	return same(a, "Meta.Attempt", got >= want.Attempt, got, fmt.Sprintf("at least %d", want.Attempt))
 }
 
 // equalMeta is sameMeta of what was just stored, which no broker has to estimate.
-func (tr *trial) equalMeta(a *arrival, want brokers.Meta) error {
+func equalMeta(w *worker, a *arrival) error { return w.equalMetaAs(a, w.carried(a)) }
+
+func (w *worker) equalMetaAs(a *arrival, want brokers.Meta) error {
 	got := a.Meta()
-	var errs []error
-	check := func(field string, same bool, got, want any) {
-		if !same {
-			errs = append(errs, fmt.Errorf("%s: Meta.%s is %v, want %v", a, field, got, want))
-		}
+	err := errors.Join(
+		same(a, "FirstFailedAt", sameTime(got.FirstFailedAt, want.FirstFailedAt), got.FirstFailedAt, want.FirstFailedAt),
+		same(a, "LastFailedAt", sameTime(got.LastFailedAt, want.LastFailedAt), got.LastFailedAt, want.LastFailedAt),
+		same(a, "DueAt", sameTime(got.DueAt, want.DueAt), got.DueAt, want.DueAt),
+		same(a, "Delay", sameDelay(got.Delay, want.Delay), got.Delay, want.Delay),
+		same(a, "History", slices.EqualFunc(got.History, want.History, sameFailure), got.History, want.History),
+		same(a, "Origin", slices.Equal(w.tr.arranged(got.Origin), w.tr.arranged(want.Origin)), got.Origin, want.Origin),
+		sameDeathAs(a, want.Death),
+	)
+	for _, m := range []*brokers.Meta{&got, &want} { // the rest must be equal
+		m.FirstFailedAt, m.LastFailedAt, m.DueAt, m.Delay = time.Time{}, time.Time{}, time.Time{}, 0
+		m.History, m.Origin, m.Death = nil, nil, nil
 	}
-	check("Attempt", got.Attempt == want.Attempt, got.Attempt, want.Attempt)
-	check("Throttles", got.Throttles == want.Throttles, got.Throttles, want.Throttles)
-	check("Excused", got.Excused == want.Excused, got.Excused, want.Excused)
-	check("Crashes", got.Crashes == want.Crashes, got.Crashes, want.Crashes)
-	check("FirstFailedAt", sameTime(got.FirstFailedAt, want.FirstFailedAt), got.FirstFailedAt, want.FirstFailedAt)
-	check("LastFailedAt", sameTime(got.LastFailedAt, want.LastFailedAt), got.LastFailedAt, want.LastFailedAt)
-	check("DueAt", sameTime(got.DueAt, want.DueAt), got.DueAt, want.DueAt)
-	check("Delay", sameDelay(got.Delay, want.Delay), got.Delay, want.Delay)
-	check("Class", got.Class == want.Class, got.Class, want.Class)
-	check("History", slices.EqualFunc(got.History, want.History, sameFailure), got.History, want.History)
-	check("IdempotencyKey", got.IdempotencyKey == want.IdempotencyKey, got.IdempotencyKey, want.IdempotencyKey)
-	check("RedriveCount", got.RedriveCount == want.RedriveCount, got.RedriveCount, want.RedriveCount)
-	check("Send", got.Send == want.Send, got.Send, want.Send)
-	gotOrigin, wantOrigin := tr.arranged(got.Origin), tr.arranged(want.Origin)
-	check("Origin", slices.Equal(gotOrigin, wantOrigin), gotOrigin, wantOrigin)
-	check("Death", sameDeath(got.Death, want.Death), got.Death, want.Death)
-	if len(errs) > 0 {
-		return duplicate{errors.Join(errs...)} // of the message before its last hop
+	err = errors.Join(err, same(a, "Meta", reflect.DeepEqual(got, want), fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want)))
+	if err != nil {
+		return duplicate{err} // of the message before its last hop
 	}
 	return nil
 }
 
 func sameFailure(a, b brokers.Failure) bool {
-	return a.Attempt == b.Attempt && sameTime(a.At, b.At) && a.Class == b.Class && a.Ambiguous == b.Ambiguous && a.TimedOut == b.TimedOut &&
-		a.Fingerprint == b.Fingerprint && sameDelay(a.Delay, b.Delay)
+	equal := sameTime(a.At, b.At) && sameDelay(a.Delay, b.Delay)
+	a.At, b.At, a.Delay, b.Delay = time.Time{}, time.Time{}, 0, 0
+	return equal && a == b
 }
 
-func sameDeath(a, b *brokers.Death) bool {
-	if a == nil || b == nil {
-		return a == b
+func sameDeath(w *worker, a *arrival) error { return sameDeathAs(a, w.carried(a).Death) }
+
+func sameDeathAs(a *arrival, want *brokers.Death) error {
+	got := a.Meta().Death
+	if got == nil || want == nil {
+		return equal(a, "Meta.Death", got, want)
 	}
-	got, want := *a, *b
-	times := sameTime(got.At, want.At) && sameTime(got.DueAt, want.DueAt)
-	got.At, want.At, got.DueAt, want.DueAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	return times && reflect.DeepEqual(got, want)
+	g, d := *got, *want
+	times := sameTime(g.At, d.At) && sameTime(g.DueAt, d.DueAt)
+	g.At, d.At, g.DueAt, d.DueAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	return same(a, "Meta.Death", times && reflect.DeepEqual(g, d), *got, *want)
+}
+
+// sameIdentity demands what a message is known by after it was sent back.
+func sameIdentity(a *arrival, want brokers.Meta) error {
+	got := a.Meta()
+	return errors.Join(
+		equal(a, "Meta.IdempotencyKey", got.IdempotencyKey, want.IdempotencyKey),
+		equal(a, "Meta.RedriveCount", got.RedriveCount, want.RedriveCount),
+		equal(a, "Meta.Send", got.Send, want.Send),
+	)
+}
+
+// notEarly demands that a came when it had waited for the delay of its Retry.
+func notEarly(w *worker, a *arrival) error {
+	if due := w.tr.fateOf(a.body(), nil).due; a.at.Before(due.Add(-precision)) {
+		return duplicate{fmt.Errorf("%s came %v before the delay of its retry was over (Meta.DueAt %v)", a, due.Sub(a.at), a.Meta().DueAt)}
+	}
+	return nil
 }

@@ -1,12 +1,17 @@
 // Package brokertest is the conformance suite for implementations of
 // [brokers.Broker]. It holds every promise of package brokers as a clause: a
-// name, the sentence of the rule, and a check. A failure prints the rule and
-// what was observed instead, so the suite is also the manual for whoever
-// writes an adapter:
+// name, the sentence of the rule, and a check. A failure prints the rule, what
+// was observed instead, and the last calls and deliveries before, so the suite is
+// also the manual for whoever writes an adapter:
 //
-//	--- FAIL: TestConformance/retry-not-early
-//	    rule:     Retry must not redeliver before its delay has passed; ...
-//	    observed: message "a short delay" (topic "orders-7", ID "4F...") was retried in 1s and came after 980ms ...
+//	--- FAIL: TestConformance/retry-durable
+//	    rule:     When Settle has returned, a Retry must outlive the source, with its delay and its Meta.
+//	    observed: message "retried" (topic "orders-7", ID "4F...") came 2s before the delay of its retry was over ...
+//	    after:    ...
+//	              source.Settle(retry) of message "retried" (topic "orders-7", ID "4F...")
+//	              source.Close of ["orders-7"]
+//	              broker.Open of ["orders-7"]
+//	              source.Receive: message "retried" (topic "orders-7", ID "4F...")
 //
 // # Use
 //

@@ -97,7 +97,7 @@ func TestClausesReportFailures(t *testing.T) {
 	looksAt := map[string]string{
 		"publish": "publish-interrupted publish-unconfirmed publish-refused",
 		"return":  "return-unconfirmed return-refused",
-		"settle":  "settle-answers settle-once settle-interrupted publish-delivers capabilities-constant close-ends-session broker-closes retry-unsent retry-unconfirmed",
+		"settle":  "settle-answers settle-once settle-interrupted publish-delivers capabilities-constant broker-closes retry-unsent retry-unconfirmed",
 		"receive": "receive-max receive-ends receive-cause close-unblocks broker-closes receive-waits",
 	}
 	for _, c := range clauses() {

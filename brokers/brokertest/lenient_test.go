@@ -25,43 +25,29 @@ type lenient struct {
 
 func allLenient() []lenient {
 	return []lenient{
-		{
-			name:  "a retry that comes close and says so",
-			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = st.Delay * 4 / 5 }),
-		},
-		{
-			name:  "delays of a quarter of an hour at most",
-			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = min(st.Delay, 15*time.Minute) }),
-		},
+		{name: "a retry that comes close and says so",
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = st.Delay * 4 / 5 })},
+		{name: "delays of a quarter of an hour at most",
+			hooks: changed(brokers.Retry, func(st *brokers.Settlement) { st.Delay = min(st.Delay, 15*time.Minute) })},
 		{name: "delays of whole seconds", hooks: wholeSeconds},
 		{name: "leases that last as long as the session", hooks: sessionLeases, adjust: func(h *Harness) { h.AbandonedMargin = -1 }},
 		{name: "leases that cannot be extended", hooks: rigidLeases},
 		{name: "leases that last for one length at most", hooks: shortExtensions},
 		{name: "headers that lose their order", hooks: sortedHeaders, adjust: func(h *Harness) { h.SortsHeaders = true }},
-		{
-			name:   "retries in place that store nothing, and a counter of deliveries",
+		{name: "retries in place that store nothing, and a counter of deliveries",
 			hooks:  countedDeliveries,
-			adjust: func(h *Harness) { h.EstimatesMeta = true },
-		},
-		{
-			name:   "abandoned less a margin",
+			adjust: func(h *Harness) { h.EstimatesMeta = true }},
+		{name: "abandoned less a margin",
 			hooks:  onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = max(0, d.Abandoned-4) }),
-			adjust: func(h *Harness) { h.AbandonedMargin = 4 },
-		},
+			adjust: func(h *Harness) { h.AbandonedMargin = 4 }},
 		{name: "a late retry that leaves a copy", hooks: lateCopies},
-		{
-			name:  "a broker without dead-lettering of its own",
-			hooks: onReject(func(context.Context, *faultySource, *brokers.Settlement) error { return brokers.ErrRefused }),
-		},
-		{
-			name:   "a log, which keeps what is rejected",
+		{name: "a broker without dead-lettering of its own",
+			hooks: onReject(func(context.Context, *faultySource, *brokers.Settlement) error { return brokers.ErrRefused })},
+		{name: "a log, which keeps what is rejected",
 			hooks:  changed(brokers.Reject, func(st *brokers.Settlement) { st.Action = brokers.Ack }),
-			adjust: func(h *Harness) { h.Rejected = func(string, string) string { return "" } },
-		},
-		{
-			name:  "a broker with no place for retries where one only reads",
-			hooks: ofReaders(brokers.Retry, func(context.Context, *faultySource, *brokers.Settlement) error { return brokers.ErrRefused }),
-		},
+			adjust: func(h *Harness) { h.Rejected = func(string, string) string { return "" } }},
+		{name: "a broker with no place for retries where one only reads",
+			hooks: ofReaders(brokers.Retry, func(context.Context, *faultySource, *brokers.Settlement) error { return brokers.ErrRefused })},
 		{name: "calls that fail for a while", hooks: temporaryErrors},
 		{name: "acks that get lost on their way", hooks: lostAcks, external: true},
 		{name: "a duplicate now and then", hooks: duplicates(), external: true},

@@ -8,55 +8,37 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-func orderClauses() []clause {
-	needs := []string{"ack-removes", "key-intact"}
-	return []clause{
-		{
-			name:  "order-kept",
-			rule:  "Where Capabilities.Ordered is set, the messages of one key must be delivered in the order of their publication.",
-			needs: needs,
-			check: orderKept,
-		},
-		{
-			name:  "order-published",
-			rule:  "With Subscription.Ordered, a single source must hand out the messages of one key in the order of their publication, as long as none of them fails.",
-			needs: append(needs, "topics-all", "order-kept"),
-			check: orderPublished,
-		},
-		{
-			name:  "pause-keeps-order",
-			rule:  "With Subscription.Ordered, the messages of one key must come in the order of their publication over pauses, too.",
-			long:  true,
-			needs: []string{"order-published", "pause-not-counted"},
-			check: pauseKeepsOrder,
-		},
-		{
-			name:  "order-waits-for-holder",
-			rule:  "Where Capabilities.Ordered is set, no later message of a key must be handed out while an earlier one is unsettled, and those of other keys must.",
-			needs: append(needs, "receive-max"),
-			check: orderWaitsForHolder,
-		},
-		{
-			name:  "order-waits-for-retry",
-			rule:  "Where Capabilities.Ordered is set, no later message of a key must be handed out while an earlier one waits for its retry, and those of other keys must.",
-			needs: append(needs, "retry-returns", "release-returns", "order-kept"),
-			check: orderWaitsForRetry,
-		},
+var orderClauses = []clause{
+	{name: "order-kept", needs: "ack-removes key-intact",
+		rule:  "Where Capabilities.Ordered is set, the messages of one key must be delivered in the order of their publication.",
+		check: steps(ordered("a0", "b0", "a1", "a2", "b1", "c0", "a3", "b2", "b3", "a4", "c1"), inOrder(0))},
+	{name: "order-published", needs: "ack-removes key-intact topics-all order-kept",
+		rule:  "With Subscription.Ordered, a single source must hand out the messages of one key in the order of their publication, as long as none of them fails.",
+		check: steps(inSequence(150), inOrder(0))}, // more than a worker may hold
+	{name: "pause-keeps-order", needs: "order-published pause-not-counted", long: true,
+		rule:  "With Subscription.Ordered, the messages of one key must come in the order of their publication over pauses, too.",
+		check: steps(inSequence(20), most(3), inOrder(40))},
+	{name: "order-waits-for-holder", needs: "ack-removes key-intact receive-max",
+		rule:  "Where Capabilities.Ordered is set, no later message of a key must be handed out while an earlier one is unsettled, and those of other keys must.",
+		check: steps(ordered("a0", "a1"), most(1), expect("a0"), ordered("b0"), consume("b0"), quiet(2))},
+	{name: "order-waits-for-retry", needs: "ack-removes key-intact retry-returns release-returns order-kept",
+		rule:  "Where Capabilities.Ordered is set, no later message of a key must be handed out while an earlier one waits for its retry, and those of other keys must.",
+		check: steps(ordered("a0", "a1", "a2", "b0", "b1"), on(orderWaitsForRetry))},
+}
+
+// ordered opens a worker, and publishes a message for every body, whose first
+// letter is its key.
+func ordered(bodies ...string) step {
+	return func(tr *trial) {
+		w := tr.open("orders")
+		if !w.caps.Ordered {
+			tr.skip("Capabilities.Ordered is not set")
+		}
+		tr.publish(w.topic(), withKeys(bodies)...)
 	}
 }
 
-// ordered opens a worker and publishes a message for every body, as keyed does.
-func (tr *trial) ordered(bodies ...string) *worker {
-	w, topic := tr.empty()
-	if !w.caps.Ordered {
-		tr.skip("Capabilities.Ordered is not set")
-	}
-	tr.publish(topic, keyed(bodies...)...)
-	return w
-}
-
-// keyed is text, with the first letter as the key.
-func keyed(bodies ...string) []brokers.Message {
+func withKeys(bodies []string) []brokers.Message {
 	msgs := text(bodies...)
 	for i := range msgs {
 		msgs[i].Key = bodies[i][:1]
@@ -64,100 +46,66 @@ func keyed(bodies ...string) []brokers.Message {
 	return msgs
 }
 
-func orderKept(tr *trial) {
-	bodies := []string{"a0", "b0", "a1", "a2", "b1", "c0", "a3", "b2", "b3", "a4", "c1"}
-	w := tr.ordered(bodies...)
-	w.inOrder(bodies, nil)
-}
-
-// inOrder acks every body, and demands that those of a key, which is the first
-// letter, come in this order. It calls between, if that is not nil, whenever
-// all that was received is acked.
-func (w *worker) inOrder(bodies []string, between func(seen int)) {
-	tr := w.tr
-	missing := make(map[string][]string) // by key
-	for _, body := range bodies {
-		missing[body[:1]] = append(missing[body[:1]], body)
-	}
-	for seen := 0; seen < len(bodies); {
-		tr.note("after %d of %d messages", seen, len(bodies))
-		a := w.some()
-		key := a.Message.Key
-		switch i := slices.Index(missing[key], a.body()); {
-		case i == 0:
-			missing[key] = missing[key][1:]
-			seen++
-		case i > 0:
-			tr.failf("%s came before message %q of the same key", a, missing[key][0])
-		case tr.Virtual:
-			tr.failf("%s came twice", a)
-		}
-		w.ack(a)
-		if between != nil && len(w.inbox) == 0 {
-			between(seen)
-		}
-	}
-}
-
 // inSequence opens a worker that keeps the order of keys, and publishes n
 // messages for each of two keys to each of two topics.
-func (tr *trial) inSequence(n int) (*worker, []string) {
-	if tr.Unordered {
-		tr.skip("Harness.Unordered is set: the broker promises no order")
-	}
-	topics := []string{tr.Topic("orders"), tr.Topic("refunds")}
-	sub := tr.subscription(topics...)
-	sub.Ordered = true
-	w := tr.subscribe(sub)
-	var all []string
-	for i, keys := range []string{"ab", "cd"} {
-		var bodies []string
-		for n := range n {
-			bodies = append(bodies, fmt.Sprintf("%c%d", keys[0], n), fmt.Sprintf("%c%d", keys[1], n))
+func inSequence(n int) step {
+	return func(tr *trial) {
+		if tr.Unordered {
+			tr.skip("Harness.Unordered is set: the broker promises no order")
 		}
-		tr.publish(topics[i], keyed(bodies...)...)
-		all = append(all, bodies...)
+		sub := tr.subscription(tr.Topic("orders"), tr.Topic("refunds"))
+		sub.Ordered = true
+		tr.subscribe(sub)
+		for i, keys := range []string{"ab", "cd"} {
+			var bodies []string
+			for n := range n {
+				bodies = append(bodies, fmt.Sprintf("%c%d", keys[0], n), fmt.Sprintf("%c%d", keys[1], n))
+			}
+			tr.publish(sub.Topics[i], withKeys(bodies)...)
+		}
 	}
-	return w, all
 }
 
-// orderPublished takes more than a worker may hold.
-func orderPublished(tr *trial) {
-	w, bodies := tr.inSequence(150)
-	w.inOrder(bodies, nil)
-}
-
-func pauseKeepsOrder(tr *trial) {
-	const long = 40 // the number of messages before a long pause
-	w, bodies := tr.inSequence(20)
-	w.max = 3
-	waited := false
-	w.inOrder(bodies, func(seen int) {
-		length := tr.Unit / 10
-		if seen >= long && !waited {
-			waited = true
-			length = 5 * tr.Unit
+// inOrder acks all that is published, and demands that the messages of a key come
+// in this order. Unless it is 0, a long pause comes after so many messages, and a
+// short one whenever all that was received is acked.
+func inOrder(long int) step {
+	return on(func(w *worker) {
+		tr, bodies := w.tr, w.tr.rest()
+		missing := make(map[string][]string) // by key
+		for _, body := range bodies {
+			missing[body[:1]] = append(missing[body[:1]], body)
 		}
-		w.interrupt(length)
+		pauses, longPause := long > 0, long
+		for seen := 0; seen < len(bodies); {
+			a := w.some()
+			key := a.Message.Key
+			switch i := slices.Index(missing[key], a.body()); {
+			case i == 0:
+				missing[key] = missing[key][1:]
+				seen++
+			case i > 0:
+				tr.failf("%s came before message %q of the same key, after %d of %d messages", a, missing[key][0], seen, len(bodies))
+			case tr.Virtual:
+				tr.failf("%s came twice", a)
+			}
+			w.ack(a)
+			switch {
+			case !pauses || len(w.inbox) > 0:
+			case longPause > 0 && seen >= longPause:
+				longPause = 0
+				w.interrupt(5 * tr.Unit)
+			default:
+				w.interrupt(tr.Unit / 10)
+			}
+		}
 	})
-}
-
-func orderWaitsForHolder(tr *trial) {
-	w := tr.ordered("a0", "a1")
-	w.max = 1
-	w.expect(tr.patience, "a0")
-	other := tr.ordered("b0")
-	tr.note("while another source holds message \"a0\" of another key")
-	other.ack(other.expect(tr.patience, "b0")...)
-	tr.note("while another source holds message \"a0\" of the same key")
-	other.quiet(2 * tr.Unit)
 }
 
 // orderWaitsForRetry retries the first message of a key, and releases those of
 // the key that came with it.
-func orderWaitsForRetry(tr *trial) {
-	w := tr.ordered("a0", "a1", "a2", "b0", "b1")
-	delay := 3 * tr.Unit
+func orderWaitsForRetry(w *worker) {
+	tr, delay := w.tr, 3*w.tr.Unit
 	var came []string
 	var due time.Time // of the retry
 	for len(came) < 5 {
@@ -193,18 +141,14 @@ func (w *worker) retryAndRelease(a *arrival, delay time.Duration) {
 	batch := []brokers.Settlement{{
 		Delivery: a.Delivery, Action: brokers.Retry, Delay: delay, Meta: failed(a.Delivery, delay),
 	}}
-	kept := w.inbox[:0]
-	for _, later := range w.inbox {
-		if later.Message.Key == a.Message.Key {
-			batch = append(batch, later.back())
-		} else {
-			kept = append(kept, later)
+	w.inbox = slices.DeleteFunc(w.inbox, func(later *arrival) bool {
+		same := later.Message.Key == a.Message.Key
+		if same {
+			batch = append(batch, w.to(brokers.Release, later))
 		}
-	}
-	w.inbox = kept
+		return same
+	})
 	for i, err := range w.settle(batch...) {
-		if err != nil {
-			w.tr.failf("source.Settle(%s) of %s: %w", batch[i].Action, describe(batch[i].Delivery), err)
-		}
+		w.tr.mustSettle(batch[i], err)
 	}
 }

@@ -5,90 +5,48 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
-func publishClauses() []clause {
-	return []clause{
-		{
-			name:  "close-leaves-nothing",
-			rule:  "No goroutine of a source or a broker may outlive its Close.",
-			check: closeLeavesNothing,
-		},
-		{
-			name:  "publish-delivers",
-			rule:  "What Publish reports as stored must be delivered.",
-			needs: []string{"close-leaves-nothing"},
-			check: publishDelivers,
-		},
-		{
-			name:  "publish-stores",
-			rule:  "What is published while no source is open must wait for the next one.",
-			needs: []string{"publish-delivers"},
-			check: publishStores,
-		},
-		{
-			name:  "open-context",
-			rule:  "The context of Open bounds the call, not the life of the source.",
-			needs: []string{"publish-delivers"},
-			check: openContext,
-		},
-		{
-			name:  "publish-fills-in",
-			rule:  "Publish must set the ID and the PublishedAt that it chose in the caller's messages, so that a repeat keeps them.",
-			needs: []string{"publish-delivers"},
-			check: publishFillsIn,
-		},
-		{
-			name:  "publish-repeated",
-			rule:  "Two calls of Publish must store two messages, also for equal IDs.",
-			needs: []string{"publish-delivers"},
-			check: publishRepeated,
-		},
-		{
-			name:  "publish-concurrent",
-			rule:  "The methods of a Broker must be safe for concurrent use.",
-			needs: []string{"publish-delivers"},
-			check: publishConcurrent,
-		},
-		{
-			name:  "publish-refused",
-			rule:  "Publish must name the messages that it refused in a *PublishError, with the reason, and store the others.",
-			needs: []string{"publish-delivers"},
-			check: publishRefused,
-		},
-		{
-			name:  "publish-interrupted",
-			rule:  "If the context of Publish ends, its *PublishError must name every message that is not known to be stored.",
-			needs: []string{"publish-delivers"},
-			check: publishInterrupted,
-		},
-		{
-			name:  "publish-unsent",
-			rule:  "What did not reach the broker must be reported as not stored.",
-			needs: []string{"publish-delivers"},
-			check: func(tr *trial) { tr.storeDuring(tr.publishing(), "LoseRequests", tr.LoseRequests) },
-		},
-		{
-			name:  "publish-unconfirmed",
-			rule:  "What the broker did not confirm must be reported as not stored, also if it is.",
-			needs: []string{"publish-delivers"},
-			check: func(tr *trial) { tr.storeDuring(tr.publishing(), "LoseConfirms", tr.LoseConfirms) },
-		},
-		{
-			name:  "dead-letter-topics",
-			rule:  "Open must make sure that the dead-letter topics of the subscription exist.",
-			needs: []string{"publish-delivers"},
-			check: deadLetterTopics,
-		},
-		{
-			name:  "receipts-topic",
-			rule:  "Open must make sure that the topic for receipts exists.",
-			needs: []string{"publish-delivers"},
-			check: receiptsTopic,
-		},
-	}
+var publishClauses = []clause{
+	{name: "close-leaves-nothing", check: closeLeavesNothing,
+		rule: "No goroutine of a source or a broker may outlive its Close."},
+	{name: "publish-delivers", needs: "close-leaves-nothing",
+		rule:  "What Publish reports as stored must be delivered.",
+		check: steps(deliver("one", "two", "three"))},
+	{name: "publish-stores", needs: "publish-delivers",
+		rule:  "What is published while no source is open must wait for the next one.",
+		check: steps(open("orders"), shut, publish("one", "two"), reopen, expect("one", "two"))},
+	{name: "open-context", needs: "publish-delivers", check: openContext,
+		rule: "The context of Open bounds the call, not the life of the source."},
+	{name: "publish-fills-in", needs: "publish-delivers", check: publishFillsIn,
+		rule: "Publish must set the ID and the PublishedAt that it chose in the caller's messages, so that a repeat keeps them."},
+	{name: "publish-repeated", needs: "publish-delivers",
+		rule: "Two calls of Publish must store two messages, also for equal IDs.",
+		check: steps(open("orders"), // their bodies tell them apart
+			send(brokers.Message{ID: "order-7", Body: []byte("a dead letter")}),
+			send(brokers.Message{ID: "order-7", Body: []byte("the same one, dead again")}),
+			expect("a dead letter", "the same one, dead again"))},
+	{name: "publish-concurrent", needs: "publish-delivers", check: publishConcurrent,
+		rule: "The methods of a Broker must be safe for concurrent use."},
+	{name: "publish-refused", needs: "publish-delivers", check: refusedBy(byPublish),
+		rule: "Publish must name the messages that it refused in a *PublishError, with the reason, and store the others."},
+	{name: "publish-interrupted", needs: "publish-delivers", check: reports(byPublish, ""),
+		rule: "If the context of Publish ends, its *PublishError must name every message that is not known to be stored."},
+	{name: "publish-unsent", needs: "publish-delivers", check: reports(byPublish, "LoseRequests"),
+		rule: "What did not reach the broker must be reported as not stored."},
+	{name: "publish-unconfirmed", needs: "publish-delivers", check: reports(byPublish, "LoseConfirms"),
+		rule: "What the broker did not confirm must be reported as not stored, also if it is."},
+	{name: "dead-letter-topics", needs: "publish-delivers",
+		rule:  "Open must make sure that the dead-letter topics of the subscription exist.",
+		check: steps(openWith(deadLetters), publishTo("orders-dead", "for people"), open("orders-dead"), expect("for people"))},
+	{name: "receipts-topic", needs: "publish-delivers",
+		rule: "Open must make sure that the topic for receipts exists.",
+		check: steps(openWith(func(tr *trial, sub *brokers.Subscription) { sub.Receipts = tr.Topic("receipts") }),
+			publishTo("receipts", "for people"), open("receipts"), expect("for people"))},
 }
 
 // closeLeavesNothing leaves the verdict to the bubble.
@@ -96,42 +54,24 @@ func closeLeavesNothing(tr *trial) {
 	if !tr.Virtual {
 		tr.skip("goroutines are counted only where Harness.Virtual is set")
 	}
-	w := tr.stocked("left behind")
+	w := tr.open("orders")
+	w.publish("left behind")
 	w.next(deadline(tr.Unit))
 	w.next(deadline(tr.Unit)) // one Receive that finds nothing
 }
 
-func publishDelivers(tr *trial) {
-	w, got := tr.deliver("one", "two", "three")
-	w.settle(acks(got...)...) // what this does is the matter of other clauses
-}
-
-func publishStores(tr *trial) {
-	w, topic := tr.empty()
-	w.close()
-	tr.publish(topic, text("one", "two")...)
-	w = tr.subscribe(w.sub)
-	w.expect(tr.patience, "one", "two")
-}
-
 func openContext(tr *trial) {
-	topic := tr.Topic("orders")
-	sub := tr.subscription(topic)
 	ctx, cancel := context.WithCancel(tr.ctx)
 	defer cancel()
-	w := tr.subscribeWith(ctx, sub)
+	tr.subscribeWith(ctx, tr.subscription(tr.Topic("orders")))
 	cancel()
-	tr.pause(tr.Unit)
-	tr.publish(topic, text("later")...)
-	tr.note("the context of Open ended before the message was published")
-	w.expect(tr.patience, "later")
+	tr.did("the context of Open ends")
+	steps(wait(1), publish("later"), expect("later"))(tr)
 }
 
 func publishFillsIn(tr *trial) {
-	w, topic := tr.empty()
 	msgs := text("one", "two")
-	tr.publish(topic, msgs...)
-	got := w.expect(tr.patience, "one", "two")
+	_, got := tr.deliver(msgs...)
 	for i, a := range got {
 		if sent := msgs[i]; sent.ID == "" || sent.ID != a.Message.ID || !sameTime(sent.PublishedAt, a.Message.PublishedAt) {
 			tr.failf("%s, published at %v: after Publish the caller's message has the ID %q and PublishedAt %v",
@@ -140,146 +80,223 @@ func publishFillsIn(tr *trial) {
 	}
 }
 
-// publishRepeated tells the messages of one ID apart by their bodies.
-func publishRepeated(tr *trial) {
-	w, topic := tr.empty()
-	for _, body := range []string{"a dead letter", "the same one, dead again"} {
-		tr.publish(topic, brokers.Message{ID: "order-7", Body: []byte(body)})
-	}
-	w.expect(tr.patience, "a dead letter", "the same one, dead again")
-}
-
 func publishConcurrent(tr *trial) {
 	const publishers, each = 3, 3
-	w, topic := tr.empty()
-	var bodies []string
+	w := tr.open("orders")
 	var running []func()
 	for p := range publishers {
-		var own []string
-		for m := range each {
-			own = append(own, fmt.Sprintf("publisher %d, message %d", p, m))
-		}
-		bodies = append(bodies, own...)
 		running = append(running, func() {
-			for _, body := range own {
-				tr.publish(topic, text(body)...)
+			for _, body := range numbered(fmt.Sprintf("publisher %d, message", p), each) {
+				w.publish(body)
 			}
 		})
 	}
 	tr.together(running...)
-	w.expect(tr.patience, bodies...)
+	w.expect(tr.rest()...)
+}
+
+// deadLetters names a dead-letter topic.
+func deadLetters(tr *trial, sub *brokers.Subscription) {
+	sub.DeadLetters = map[string]string{sub.Topics[0]: tr.Topic("orders-dead")}
 }
 
 // storing is Publish or Return.
-type storing struct {
-	name string
-	call func(ctx context.Context, topic string, msgs []brokers.Message) error
+type storing func(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error
+
+func byPublish(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error {
+	return tr.broker.Publish(ctx, topic, msgs...)
 }
 
-func (tr *trial) publishing() storing {
-	return storing{"broker.Publish", func(ctx context.Context, topic string, msgs []brokers.Message) error {
-		return tr.broker.Publish(ctx, topic, msgs...)
-	}}
-}
-
-func publishRefused(tr *trial) {
-	w, topic := tr.empty()
-	tr.storeRefused(tr.publishing(), w, topic)
-}
-
-// storeRefused stores a message that cannot be stored between two that can, and
-// demands these of w.
-func (tr *trial) storeRefused(how storing, w *worker, topic string) {
-	refused := brokers.Message{Body: bytes.Repeat([]byte("x"), w.caps.MessageLimit+1)}
-	switch {
-	case tr.Refused != nil:
-		refused = tr.Refused()
-	case w.caps.MessageLimit == 0:
-		tr.skip("the broker states no MessageLimit, and Harness.Refused is nil")
+// refusedBy stores a message that cannot be stored between two that can.
+func refusedBy(store storing) func(*trial) {
+	return func(tr *trial) {
+		w := tr.open("orders")
+		refused := brokers.Message{Body: bytes.Repeat([]byte("x"), w.caps.MessageLimit+1)}
+		switch {
+		case tr.Refused != nil:
+			refused = tr.Refused()
+		case w.caps.MessageLimit == 0:
+			tr.skip("the broker states no MessageLimit, and Harness.Refused is nil")
+		}
+		failed, err := tr.attempted(w, "of which one cannot be stored", slices.Insert(text("before", "after"), 1, refused), store)
+		if len(failed) != 1 || failed[1] == nil || !errors.Is(err, brokers.ErrRefused) {
+			tr.failf("message 1 of 0 to 2 cannot be stored, with %d bytes (MessageLimit is %d), and it alone is to be ErrRefused: %v",
+				len(refused.Body), w.caps.MessageLimit, err)
+		}
+		w.expect("before", "after")
 	}
-	msgs := []brokers.Message{text("before")[0], refused, text("after")[0]}
-	tr.announce(msgs...)
-	err := tr.try(how.name, func(ctx context.Context) error { return how.call(ctx, topic, msgs) })
-	perr, ok := errors.AsType[*brokers.PublishError](err)
-	if !ok {
-		tr.failf("%s of a message that cannot be stored, between two that can, to %q: error %v, want a *PublishError", how.name, topic, err)
-	}
-	if len(perr.Failed) != 1 || perr.Failed[1] == nil {
-		tr.failf("%s to %q: only message 1 of 0 to 2 cannot be stored, yet the error is: %w", how.name, topic, err)
-	}
-	if !errors.Is(err, brokers.ErrRefused) {
-		tr.failf("%s to %q of %d bytes (MessageLimit is %d): the error is not ErrRefused: %w",
-			how.name, topic, len(refused.Body), w.caps.MessageLimit, err)
-	}
-	w.expect(tr.patience, "before", "after")
 }
 
-func publishInterrupted(tr *trial) {
-	how := tr.publishing()
-	tr.unreliable(how.name, "with its context ended", func(topic string, msgs []brokers.Message) error {
-		ctx, cancel := context.WithCancel(tr.ctx)
-		cancel()
-		return how.call(ctx, topic, msgs)
-	})
+// reports stores three messages in a call that goes wrong, with its context ended or
+// while a hook of Harness is at work, and demands those that it did not report.
+func reports(store storing, hook string) func(*trial) {
+	return func(tr *trial) {
+		fail := tr.hook(hook)
+		w := tr.open("orders")
+		bodies := []string{"one", "two", "three"}
+		failed, _ := tr.attempted(w, "while it cannot succeed", text(bodies...), func(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error {
+			ctx, cancel := context.WithTimeout(ctx, 2*tr.Unit)
+			defer cancel()
+			if hook == "" {
+				cancel()
+			}
+			defer fail(tr.broker)()
+			return store(ctx, tr, topic, msgs)
+		})
+		if hook != "" && len(failed) == 0 {
+			tr.failf("during Harness.%s nothing was confirmed, and the error is nil", hook)
+		}
+		stored := slices.DeleteFunc(slices.Clone(bodies), func(body string) bool { return failed[slices.Index(bodies, body)] != nil })
+		tr.did("it reported %d messages as stored", len(stored))
+		w.expect(stored...)
+	}
 }
 
-// storeDuring stores while the hook of this name is at work.
-func (tr *trial) storeDuring(how storing, name string, fail func(brokers.Broker) (heal func())) {
+// hook is the one of this name; "" is one that does nothing.
+func (tr *trial) hook(name string) func(brokers.Broker) (heal func()) {
+	fail := map[string]func(brokers.Broker) func(){
+		"":             func(brokers.Broker) func() { return func() {} },
+		"LoseRequests": tr.LoseRequests,
+		"LoseConfirms": tr.LoseConfirms,
+	}[name]
 	if fail == nil {
 		tr.skip("Harness.%s is nil", name)
 	}
-	tr.unreliable(how.name, "during Harness."+name, func(topic string, msgs []brokers.Message) error {
-		heal := fail(tr.broker)
-		defer heal()
-		ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.Unit)
-		defer cancel()
-		err := how.call(ctx, topic, msgs)
-		if err == nil {
-			return fmt.Errorf("%s returned nil although nothing was confirmed", how.name)
+	return fail
+}
+
+// attempted stores messages in one call, and returns which failed. An error must
+// be a *PublishError that says it.
+func (tr *trial) attempted(w *worker, how string, msgs []brokers.Message, store storing) (failed map[int]error, err error) {
+	tr.announce(w.topic(), msgs...)
+	what := fmt.Sprintf("storing %d messages in %q %s", len(msgs), w.topic(), how)
+	err, hung := call(tr, what, tr.patience, func(ctx context.Context) error { return store(ctx, tr, w.topic(), msgs) })
+	tr.must(hung)
+	if err == nil {
+		return nil, nil
+	}
+	perr, ok := errors.AsType[*brokers.PublishError](err)
+	if !ok || len(perr.Failed) == 0 {
+		tr.failf("%s: error %q, want a *PublishError that names messages", what, err)
+	}
+	return perr.Failed, err
+}
+
+var returnClauses = []clause{
+	{name: "return-delivers", needs: "ack-removes body-intact headers-intact key-intact id-set topic-named published-at-set",
+		rule:  "What Return reports as stored must be delivered as the message that it was: ID, body, headers, key, topic and PublishedAt.",
+		check: steps(open("orders"), putBack("not UTF-8: \xff\xfe\x00"), expect("not UTF-8: \xff\xfe\x00"), each(sameID, sameMessage))},
+	{name: "return-starts-over", needs: "return-delivers meta-fresh",
+		rule:  "What was returned must have come back once more and keep idempotency key, Send, history and origin, and start over in the rest of its Meta.",
+		check: steps(open("orders"), putBack("returned"), expect("returned"), each(equalMeta))},
+	{name: "return-survives", needs: "return-delivers return-starts-over retry-keeps-meta retry-keeps-id",
+		rule: "What a returned message is known by must survive its retries, also where nothing else of its Meta does: ID, idempotency key, redrive count and Send.",
+		check: steps(open("orders"), putBack("returned"), expect("returned"), each(identified),
+			times(2, retry(1), expect("returned"), each(identified)))},
+	{name: "return-stores", needs: "return-delivers publish-stores",
+		rule:  "What is returned while no source is open must wait for the next one.",
+		check: steps(open("orders"), shut, putBack("one", "two"), reopen, consume("one", "two"))},
+	{name: "group-named", needs: "close-leaves-nothing", check: groupNamed,
+		rule: "Capabilities must name the group that a source receives for, where the broker has groups."},
+	{name: "return-alone", needs: "return-delivers return-stores group-named",
+		rule: "What is returned to a group must reach no other group.",
+		check: steps(hasGroups, open("orders"), shut, openWith(othersGroup), publish("before"), consume("before"), putBack("returned"),
+			quiet(2), publish("after"), consume("after"), shut, open("orders"), consume("returned"))},
+	{name: "return-repeated", needs: "return-delivers return-starts-over", check: returnRepeated,
+		rule: "Two calls of Return must store two messages, also for equal IDs and bodies."},
+	{name: "return-refused", needs: "return-delivers publish-refused", check: refusedBy(byReturn),
+		rule: "Return must name the messages that it refused in a *PublishError, with the reason, and store the others."},
+	{name: "return-unsent", needs: "return-delivers publish-unsent", check: reports(byReturn, "LoseRequests"),
+		rule: "What did not reach the broker on its way back must be reported as not stored."},
+	{name: "return-unconfirmed", needs: "return-delivers publish-unconfirmed", check: reports(byReturn, "LoseConfirms"),
+		rule: "What the broker did not confirm on its way back must be reported as not stored, also if it is."},
+}
+
+// byReturn returns messages without a story.
+func byReturn(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error {
+	letters := make([]brokers.Returned, len(msgs))
+	for i, m := range msgs {
+		letters[i].Message = m
+	}
+	return tr.broker.Return(ctx, tr.group(topic), topic, letters...)
+}
+
+// putBack returns dead messages to the workers of the topic.
+func putBack(bodies ...string) step {
+	return on(func(w *worker) {
+		letters := make([]brokers.Returned, len(bodies))
+		for i, body := range bodies {
+			letters[i] = w.tr.letter(body)
 		}
-		return err
+		w.putBack(letters...)
 	})
 }
 
-// unreliable stores three messages in a call that may go wrong, and demands those
-// that it did not report.
-func (tr *trial) unreliable(what, how string, store func(string, []brokers.Message) error) {
-	w, topic := tr.empty()
-	bodies := []string{"one", "two", "three"}
-	msgs := text(bodies...)
-	tr.announce(msgs...)
-	err, hung := call(tr, what, tr.patience, func(context.Context) error { return store(topic, msgs) })
-	tr.must(hung)
-	var stored []string
-	perr, ok := errors.AsType[*brokers.PublishError](err)
-	if err != nil && (!ok || len(perr.Failed) == 0) {
-		tr.failf("%s to %q %s: error %q, want a *PublishError that names messages", what, topic, how, err)
+func (w *worker) putBack(letters ...brokers.Returned) {
+	tr, topic := w.tr, w.topic()
+	for _, l := range letters {
+		tr.announce(topic, l.Message)
+		tr.fateOf(string(l.Message.Body), func(f *fate) { f.meta, f.known = l.Meta.Restart(), true })
 	}
-	for i, body := range bodies {
-		if perr == nil || perr.Failed[i] == nil {
-			stored = append(stored, body)
+	what := fmt.Sprintf("broker.Return of %d messages to %q", len(letters), topic)
+	tr.must(tr.try(what, func(ctx context.Context) error { return tr.broker.Return(ctx, tr.group(topic), topic, letters...) }))
+}
+
+// letter is a dead message with every field in use.
+func (tr *trial) letter(body string) brokers.Returned {
+	origin := brokers.Headers{{Name: "place", Value: "before it died"}, {Name: "row", Value: "42"}}
+	return brokers.Returned{
+		Message: brokers.Message{
+			ID:          "order:7 é",
+			Topic:       "elsewhere",
+			Key:         "customer-7 / Łódź",
+			Body:        []byte(body),
+			Headers:     tr.headers(),
+			PublishedAt: time.Now().Add(-40 * time.Hour),
+		},
+		Meta: tr.story(brokers.Meta{Attempt: 10, Origin: origin}, 2),
+	}
+}
+
+func identified(w *worker, a *arrival) error {
+	letter := w.tr.letter(a.body())
+	return errors.Join(sameID(w, a), sameIdentity(a, letter.Meta.Restart()))
+}
+
+func groupNamed(tr *trial) {
+	w := tr.open("orders")
+	want := ""
+	if tr.Groups {
+		want = w.sub.Group
+	}
+	if got := w.caps.Group; got != want {
+		tr.failf("a source of the group %q has the Capabilities.Group %q, want %q", w.sub.Group, got, want)
+	}
+}
+
+func hasGroups(tr *trial) {
+	if !tr.Groups {
+		tr.skip("Harness.Groups is not set: whoever receives from a topic is of one group")
+	}
+}
+
+func othersGroup(_ *trial, sub *brokers.Subscription) { sub.Group += "-others" }
+
+// returnRepeated tells the messages apart by the tokens of their sendings.
+func returnRepeated(tr *trial) {
+	w := tr.open("orders")
+	missing := []string{"first", "second"}
+	for _, send := range missing {
+		letter := tr.letter("dead twice")
+		letter.Meta.Send = send
+		w.putBack(letter)
+	}
+	for until := deadline(tr.patience); len(missing) > 0; {
+		a := w.next(until)
+		if a == nil {
+			tr.failf("from %q: of two messages with one ID and body, the sendings %q did not come within %v", w.topic(), missing, tr.patience)
 		}
+		w.ack(a)
+		missing = slices.DeleteFunc(missing, func(send string) bool { return send == a.Meta().Send })
 	}
-	tr.note("%s to %q %s reported %d of %d messages as stored, but", what, topic, how, len(stored), len(msgs))
-	w.expect(tr.patience, stored...)
-}
-
-func deadLetterTopics(tr *trial) {
-	dead := tr.Topic("orders-dead")
-	tr.provided(dead, func(sub *brokers.Subscription) { sub.DeadLetters = map[string]string{sub.Topics[0]: dead} })
-}
-
-func receiptsTopic(tr *trial) {
-	receipts := tr.Topic("receipts")
-	tr.provided(receipts, func(sub *brokers.Subscription) { sub.Receipts = receipts })
-}
-
-// provided demands a topic that Open is to make sure of, as a subscription names it.
-func (tr *trial) provided(topic string, name func(*brokers.Subscription)) {
-	sub := tr.subscription(tr.Topic("orders"))
-	name(&sub)
-	tr.subscribe(sub)
-	tr.publish(topic, text("for people")...)
-	w := tr.open(topic)
-	w.expect(tr.patience, "for people")
 }

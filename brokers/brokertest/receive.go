@@ -4,129 +4,88 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
-func receiveClauses() []clause {
-	needs := []string{"publish-delivers"}
-	return []clause{
-		{
-			name:  "receive-waits",
-			rule:  "Receive must block until there is a delivery: it never returns empty-handed without an error.",
-			needs: needs,
-			check: receiveWaits,
-		},
-		{
-			name:  "receive-max",
-			rule:  "Receive must return at most max deliveries.",
-			needs: needs,
-			check: receiveMax,
-		},
-		{
-			name:  "receive-ends",
-			rule:  "Receive must return when its context ends.",
-			needs: needs,
-			check: receiveEnds,
-		},
-		{
-			name:  "receive-cause",
-			rule:  "When its context ends, Receive must return the context's cause.",
-			needs: []string{"receive-ends", "receive-waits"},
-			check: receiveCause,
-		},
-		{
-			name:  "receive-gives-back",
-			rule:  "A delivery that was taken from the broker when the context of Receive ended must be given back, not dropped.",
-			needs: []string{"receive-ends", "ack-removes"},
-			check: receiveGivesBack,
-		},
-		{
-			name:  "receive-in-flight",
-			rule:  "A worker must be able to hold Subscription.InFlight deliveries at once.",
-			needs: needs,
-			check: receiveInFlight,
-		},
-		{
-			name:  "receive-after-pause",
-			rule:  "Not calling Receive for hours must be safe: what comes afterwards has half of its lease left and can be settled.",
-			long:  true,
-			needs: []string{"ack-removes", "lease-until", "receive-max"},
-			check: receiveAfterPause,
-		},
-		{
-			name:  "source-concurrent",
-			rule:  "The methods of a Source must work at the same time, Settle for different deliveries: none waits for a Receive.",
-			needs: []string{"ack-removes"},
-			check: sourceConcurrent,
-		},
-	}
+var receiveClauses = []clause{
+	{name: "receive-waits", needs: "publish-delivers", check: receiveWaits,
+		rule: "Receive must block until there is a delivery: it never returns empty-handed without an error."},
+	{name: "receive-max", needs: "publish-delivers", check: receiveMax,
+		rule: "Receive must return at most max deliveries."},
+	{name: "receive-ends", needs: "publish-delivers", check: interrupted(false),
+		rule: "Receive must return when its context ends."},
+	{name: "receive-cause", needs: "receive-ends receive-waits", check: interrupted(true),
+		rule: "When its context ends, Receive must return the context's cause."},
+	{name: "receive-gives-back", needs: "receive-ends ack-removes", check: receiveGivesBack,
+		rule: "A delivery that was taken from the broker when the context of Receive ended must be given back, not dropped."},
+	{name: "receive-in-flight", needs: "publish-delivers",
+		rule: "A worker must be able to hold Subscription.InFlight deliveries at once.",
+		check: steps(openWith(func(_ *trial, sub *brokers.Subscription) { sub.InFlight = 12 }), most(5),
+			publish(numbered("message", 12)...), expect(numbered("message", 12)...))},
+	{name: "receive-after-pause", needs: "ack-removes lease-until receive-max", long: true,
+		rule: "Not calling Receive for hours must be safe: what comes afterwards has half of its lease left and can be settled.",
+		check: steps(open("orders"), publish(numbered("message", 4)...), take(1), ack(), on(rests),
+			on(func(w *worker) { w.expectEach(w.tr.patience, w.leaveHalf, w.tr.rest()) }))},
+	{name: "source-concurrent", needs: "ack-removes", check: sourceConcurrent,
+		rule: "The methods of a Source must work at the same time, Settle for different deliveries: none waits for a Receive."},
 }
 
 func receiveWaits(tr *trial) {
-	w, topic := tr.empty()
+	w := tr.open("orders")
 	const units = 3
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(tr.ctx, units*tr.Unit)
-	out := w.receive(ctx, cancel, 1)
+	out := w.receive(tr.ctx, units*tr.Unit, 1)
 	select {
 	case r := <-out:
 		if r.err == nil {
-			tr.failf("source.Receive from the empty topic %q returned %d deliveries and no error after %v", topic, len(r.ds), r.at.Sub(start))
+			tr.failf("source.Receive from the empty topic %q returned %d deliveries and no error after %v", w.topic(), len(r.ds), r.at.Sub(start))
 		}
 	case <-time.After(units*tr.Unit + tr.Slack):
 		w.pending = out // that it ends is another clause
 	}
-	tr.publish(topic, text("at last")...)
-	w.expect(tr.patience, "at last")
+	steps(publish("at last"), expect("at last"))(tr)
 }
 
 func receiveMax(tr *trial) {
-	w := tr.stocked(numbered("message", 6)...)
+	w := tr.open("orders")
+	w.publish(numbered("message", 6)...)
 	for _, most := range []int{1, 2, 1} {
-		ctx, cancel := context.WithTimeout(tr.ctx, tr.patience)
-		select {
-		case r := <-w.receive(ctx, cancel, most):
-			if len(r.ds) > most {
-				tr.failf("source.Receive from %q of at most %d returned %d deliveries", w.sub.Topics, most, len(r.ds))
-			}
-		case <-time.After(tr.patience + tr.Slack):
-			tr.failf("source.Receive from %q, where messages are waiting, did not return", w.sub.Topics)
+		w.max, w.inbox = most, nil
+		w.fetch(deadline(tr.patience))
+		if len(w.inbox) > most {
+			tr.failf("source.Receive from %q of at most %d returned %d deliveries", w.topic(), most, len(w.inbox))
+		}
+		if w.pending != nil {
+			tr.failf("source.Receive from %q, where messages are waiting, did not return", w.topic())
 		}
 	}
 }
 
 // interrupted ends the context of a Receive that waits, and of one that has
-// not begun, and returns what they returned.
-func (tr *trial) interrupted(cause error) []error {
-	w, topic := tr.empty()
-	var errs []error
-	for _, wait := range []time.Duration{tr.Unit, 0} {
-		ctx, cancel := context.WithCancelCause(tr.ctx)
-		if wait == 0 {
+// not begun. If the cause matters, they must return it.
+func interrupted(causeMatters bool) func(*trial) {
+	return func(tr *trial) {
+		w, cause := tr.open("orders"), errors.New("the worker stops")
+		for _, wait := range []time.Duration{tr.Unit, 0} {
+			ctx, cancel := context.WithCancelCause(tr.ctx)
+			if wait == 0 {
+				cancel(cause)
+			}
+			out := w.receive(ctx, 2*tr.patience, 1)
+			tr.pause(wait)
 			cancel(cause)
-		}
-		out := w.receive(ctx, func() { cancel(nil) }, 1)
-		tr.pause(wait)
-		cancel(cause)
-		select {
-		case r := <-out:
-			errs = append(errs, r.err)
-		case <-time.After(tr.Slack):
-			tr.failf("source.Receive from the empty topic %q was waiting still, %v after its context ended", topic, tr.Slack)
-		}
-	}
-	return errs
-}
-
-func receiveEnds(tr *trial) {
-	tr.interrupted(errors.New("the worker stops"))
-}
-
-func receiveCause(tr *trial) {
-	cause := errors.New("the worker stops")
-	for _, err := range tr.interrupted(cause) {
-		if !errors.Is(err, cause) {
-			tr.failf("the context of Receive ended with the cause %q, and Receive returned %v", cause, err)
+			select {
+			case r := <-out:
+				if causeMatters && !errors.Is(r.err, cause) {
+					tr.failf("the context of Receive ended with the cause %q, and Receive returned %v", cause, r.err)
+				}
+			case <-time.After(tr.Slack):
+				tr.failf("source.Receive from the empty topic %q was waiting still, %v after its context ended", w.topic(), tr.Slack)
+			}
 		}
 	}
 }
@@ -134,92 +93,71 @@ func receiveCause(tr *trial) {
 // receiveGivesBack ends the context of one Receive after another at different
 // times after a publish, so that some end with a delivery on its way.
 func receiveGivesBack(tr *trial) {
-	w, topic := tr.empty()
-	rounds := 25
-	if !tr.Virtual {
-		rounds = 6
-	}
-	for n := range rounds {
+	w := tr.open("orders")
+	for n := range by(tr, 25, 6) {
 		body := fmt.Sprintf("round %d", n)
 		ctx, cancel := context.WithCancel(tr.ctx)
-		w.pending = w.receive(ctx, cancel, 1)
+		w.pending = w.receive(ctx, 2*tr.patience, 1)
 		before := tr.Slack * time.Duration(n) / 50
-		tr.publish(topic, text(body)...)
+		w.publish(body)
 		tr.pause(before)
 		cancel()
-		tr.note("it was published %v before the context of a Receive ended", before)
+		tr.did("the context of a Receive ends, %v after this", before)
 		w.ack(w.expectSoon(body)...)
 	}
 }
 
-func receiveInFlight(tr *trial) {
-	const held = 12
-	topic := tr.Topic("orders")
-	sub := tr.subscription(topic)
-	sub.InFlight = held
-	w := tr.subscribe(sub)
-	bodies := numbered("message", held)
-	tr.publish(topic, text(bodies...)...)
-	w.max = 5
-	w.expect(tr.patience, bodies...)
+// rests leaves out Receive for much longer than a lease.
+func rests(w *worker) {
+	pause := by(w.tr, 3*time.Hour, min(2*w.caps.Lease+w.tr.Unit, w.tr.patience))
+	w.tr.did("no Receive for %v", pause)
+	w.tr.pause(pause)
 }
 
-// receiveAfterPause takes one of several messages, so that the adapter may
-// have buffered the others, and comes back for them much later.
-func receiveAfterPause(tr *trial) {
-	bodies := numbered("message", 4)
-	w := tr.stocked(bodies...)
-	w.max = 1
-	first := w.some()
-	w.ack(first)
-	pause := 3 * time.Hour
-	if !tr.Virtual {
-		pause = min(2*w.caps.Lease+tr.Unit, tr.patience)
+// leaveHalf demands half of a lease, and acks.
+func (w *worker) leaveHalf(a *arrival) {
+	if left := a.LeaseUntil.Sub(a.raw); w.caps.Lease > 0 && left < w.caps.Lease/2 {
+		w.tr.failf("%s has %v of its lease of %v left", a, left, w.caps.Lease)
 	}
-	tr.pause(pause)
-	bodies = without(bodies, first)
-	tr.note("after %v without a Receive", pause)
-	got := w.expect(tr.patience, bodies...)
-	for _, a := range got {
-		if left := a.LeaseUntil.Sub(a.raw); w.caps.Lease > 0 && left < w.caps.Lease/2 {
-			tr.failf("%s came after %v without a Receive and has %v of its lease of %v left", a, pause, left, w.caps.Lease)
-		}
-		w.ack(a)
-	}
+	w.ack(a)
 }
 
 // sourceConcurrent hands deliveries from the goroutine that receives them to
-// one that extends and on to two that settle them. The last one follows when
-// a Receive is waiting on the empty topic, and must not wait for it.
+// others that extend and settle them. The last one follows when a Receive is
+// waiting on the empty topic, and must not wait for it.
 func sourceConcurrent(tr *trial) {
 	bodies := numbered("message", 40)
-	w := tr.stocked(bodies...)
+	w := tr.open("orders")
+	w.publish(bodies...)
 	w.max = 3
-	toExtend, toSettle := make(chan *arrival, len(bodies)), make(chan *arrival, len(bodies))
+	received := make(chan *arrival, len(bodies))
 	receive := func() {
-		defer close(toExtend)
-		w.feed(toExtend, bodies)
+		defer close(received)
+		seen := make(map[string]bool)
+		w.expectEach(tr.patience, func(a *arrival) {
+			if seen[a.body()] {
+				return // a duplicate
+			}
+			seen[a.body()] = true
+			if len(seen) == len(bodies) {
+				w.pending = w.receive(tr.ctx, 2*tr.patience, 1)
+				tr.pause(tr.Unit / 2)
+			}
+			received <- a
+		}, bodies)
 	}
-	extend := func() {
-		defer close(toSettle)
-		for a := range toExtend {
+	handle := func() {
+		for a := range received {
+			if w.overdue(a) {
+				continue
+			}
 			if w.caps.Lease > 0 {
-				if w.overdue(a) {
-					continue
-				}
-				tr.must(w.extend(w.caps.Lease, a.Delivery)[0])
+				tr.must(w.extend(w.caps.Lease, a)[0])
 			}
-			toSettle <- a
+			w.ack(a)
 		}
 	}
-	settle := func() {
-		for a := range toSettle {
-			if !w.overdue(a) {
-				w.ack(a)
-			}
-		}
-	}
-	tr.together(receive, extend, settle, settle)
+	tr.together(receive, handle, handle, handle)
 }
 
 // overdue reports whether the machine has been so slow that the lease of a may be
@@ -228,35 +166,110 @@ func (w *worker) overdue(a *arrival) bool {
 	return !w.tr.Virtual && w.caps.Lease > 0 && time.Since(a.at) > w.caps.Lease/2
 }
 
-// feed receives every body, and starts one more Receive before it hands over
-// the last of them.
-func (w *worker) feed(out chan<- *arrival, bodies []string) {
-	tr := w.tr
-	seen := make(map[string]bool)
-	for until := deadline(tr.patience); ; {
-		a := w.next(until)
-		if a == nil {
-			tr.failf("from %q: %d of %d messages came within %v", w.sub.Topics, len(seen), len(bodies), tr.patience)
-		}
-		if seen[a.body()] {
-			continue // a duplicate
-		}
-		seen[a.body()] = true
-		if len(seen) == len(bodies) {
-			ctx, cancel := context.WithTimeout(tr.ctx, 2*tr.patience)
-			w.pending = w.receive(ctx, cancel, 1)
-			tr.pause(tr.Unit / 2)
-			out <- a
-			return
-		}
-		out <- a
+var readerClauses = []clause{
+	{name: "reader-receives", needs: "ack-removes release-returns publish-stores",
+		rule: "A subscription that only reads must receive what is in its topic, and Ack and Release must end it as ever.",
+		check: steps(open("orders"), shut, publish("acked", "released"), openWith(reading), expect("acked", "released"),
+			ack("acked"), release("released"), soon("released"), ack(), gone)},
+	{name: "reader-retry", needs: "reader-receives retry-returns",
+		rule: "Where a subscription only reads, a Retry must be done, or be ErrRefused, and then the delivery is still held.",
+		check: steps(open("orders"), shut, publish("retried"), openWith(reading), expect("retried"),
+			retryOrRelease, consume("retried"))},
+	{name: "reader-missing", needs: "reader-receives", check: readerMissing,
+		rule: "Open of a subscription that only reads must make no topic: one that is missing is ErrMisconfigured, and the error names it."},
+}
+
+// reading asks for nothing but to read the topic, in a group of its own.
+func reading(tr *trial, sub *brokers.Subscription) {
+	*sub = brokers.Subscription{Topics: sub.Topics, Group: sub.Topics[0] + "-readers", InFlight: sub.InFlight, Lease: sub.Lease}
+}
+
+func retryOrRelease(tr *trial) {
+	if tr.refused(func() { retry(1)(tr) }) {
+		release()(tr)
 	}
 }
 
-func numbered(what string, n int) []string {
-	out := make([]string, n)
-	for i := range out {
-		out[i] = fmt.Sprintf("%s %d", what, i)
+func readerMissing(tr *trial) {
+	sub := tr.subscription("missing-" + tr.Topic("orders"))
+	reading(tr, &sub)
+	what := fmt.Sprintf("broker.Open of %q, which nobody has made, only to read,", sub.Topics)
+	err := tr.try(what, func(ctx context.Context) error {
+		src, err := tr.broker.Open(ctx, sub)
+		if err == nil {
+			src.Close(ctx)
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		tr.failf("%s succeeded", what)
+	case !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(errors.Unwrap(err).Error(), sub.Topics[0]):
+		tr.failf("%w: this is not ErrMisconfigured, or does not name it", err)
 	}
-	return out
+}
+
+var unreadableClauses = []clause{
+	{name: "unreadable-delivered", needs: "ack-removes release-returns headers-intact dead-letter-topics", long: true, check: unreadableDelivered,
+		rule: "A message that the adapter cannot read must come, whenever it comes, with Delivery.Unreadable, hold up and change none of its neighbours, and end like any other: by a release that returns it, by a dead letter and an Ack."},
+}
+
+// unreadableDelivered does what the pipeline does: it publishes what could be read
+// as a dead letter, and acks the original. Before that a worker gives it back.
+func unreadableDelivered(tr *trial) {
+	if tr.PublishUnreadable == nil {
+		tr.skip("Harness.PublishUnreadable is nil")
+	}
+	openWith(deadLetters)(tr)
+	w := tr.worker()
+	before := brokers.Message{Body: []byte("before"), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}}
+	behind := brokers.Message{Body: []byte("behind"), Headers: before.Headers}
+	tr.publish(w.topic(), before)
+	tr.must(tr.try("Harness.PublishUnreadable", func(ctx context.Context) error {
+		return tr.PublishUnreadable(ctx, tr.broker, w.topic())
+	}))
+	tr.publish(w.topic(), behind)
+
+	w.do(w.to(brokers.Release, w.unreadable(before, behind)))
+	bad := w.unreadable()
+	letter := bad.Message
+	if len(letter.Body) == 0 {
+		letter.Body = []byte("a stub")
+	}
+	tr.publish(tr.Topic("orders-dead"), letter)
+	w.ack(bad)
+	w.quiet(2 * tr.Unit)
+	steps(reopen, quiet(2))(tr)
+}
+
+// unreadable receives the message that cannot be read, and acks its neighbours,
+// which come as they were published.
+func (w *worker) unreadable(neighbours ...brokers.Message) (bad *arrival) {
+	tr := w.tr
+	missing := slices.Clone(neighbours)
+	for until := deadline(tr.patience); bad == nil || len(missing) > 0; {
+		a := w.next(until)
+		if a == nil {
+			tr.failf("from %q: within %v came the message that cannot be read: %t, of its %d neighbours all but %d; Receive says %v",
+				w.sub.Topics, tr.patience, bad != nil, len(neighbours), len(missing), w.failure)
+		}
+		i := slices.IndexFunc(missing, func(m brokers.Message) bool { return string(m.Body) == a.body() })
+		switch fate := tr.fateOf(a.body(), nil); {
+		case i >= 0:
+			if a.Unreadable != nil {
+				tr.failf("%s can be read, and has Unreadable: %v", a, a.Unreadable)
+			}
+			tr.must(sameHeaders(w, a))
+			missing = slices.Delete(missing, i, i+1)
+			w.ack(a)
+		case a.Unreadable != nil:
+			bad = a // of duplicates the latest holds the lease
+			tr.announce(w.topic(), a.Message)
+		case fate.published && fate.acks > 0:
+			w.stray(a)
+		default:
+			tr.failf("%s cannot be read, and came without Unreadable", a)
+		}
+	}
+	return bad
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,11 +28,13 @@ type trial struct {
 	ended    bool // the broker is closed
 	workers  []*worker
 	calls    sync.WaitGroup
-	when     string // what has happened so far, for a failure
-	controls int    // messages that expectSoon has published
+	controls int // messages that expectSoon has published
 
-	mu    sync.Mutex
-	fates map[string]fate // by body
+	mu     sync.Mutex
+	bodies []string        // in the order in which they were published
+	fates  map[string]fate // by body
+	owed   time.Time       // when the last delivery is due
+	trail  []string        // what was done last, for a failure
 }
 
 func newTrial(t testing.TB, h Harness) *trial {
@@ -52,13 +54,10 @@ func newTrial(t testing.TB, h Harness) *trial {
 func remembered(topic func(string) string) func(string) string {
 	names := make(map[string]string)
 	return func(name string) string {
-		if topic == nil {
-			return name
-		}
-		if _, ok := names[name]; !ok {
+		if _, ok := names[name]; !ok && topic != nil {
 			names[name] = topic(name)
 		}
-		return names[name]
+		return cmp.Or(names[name], name)
 	}
 }
 
@@ -103,26 +102,36 @@ func caught(f func()) (err error) {
 	return nil
 }
 
-func (tr *trial) fail(err error) { panic(failure{err}) }
-
-// failf fails, and tells what happened before.
-func (tr *trial) failf(format string, args ...any) { tr.must(fmt.Errorf(format, args...)) }
-
 // must fails if err is not nil.
 func (tr *trial) must(err error) {
-	if err != nil && tr.when != "" {
-		err = fmt.Errorf("%s: %w", tr.when, err)
-	}
 	if err != nil {
-		tr.fail(err)
+		panic(failure{err})
 	}
 }
 
-// note says what has happened, for failures that follow.
-func (tr *trial) note(format string, args ...any) { tr.when = fmt.Sprintf(format, args...) }
+func (tr *trial) failf(format string, args ...any) { tr.must(fmt.Errorf(format, args...)) }
 
 // skip ends a clause that says nothing about this broker.
-func (tr *trial) skip(format string, args ...any) { tr.fail(skip(fmt.Sprintf(format, args...))) }
+func (tr *trial) skip(format string, args ...any) { tr.must(skip(fmt.Sprintf(format, args...))) }
+
+// did remembers the last calls and deliveries, for a failure that follows.
+func (tr *trial) did(format string, args ...any) {
+	const most = 8
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.trail = append(tr.trail, fmt.Sprintf(format, args...))
+	tr.trail = tr.trail[max(0, len(tr.trail)-most):]
+}
+
+// told adds to a failure what happened before it.
+func (tr *trial) told(err error) error {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if _, skipped := errors.AsType[skip](err); err == nil || skipped || len(tr.trail) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w\nafter:    %s", err, strings.Join(tr.trail, "\n          "))
+}
 
 // together runs fs at the same time, and fails if one of them has.
 func (tr *trial) together(fs ...func()) {
@@ -132,9 +141,7 @@ func (tr *trial) together(fs ...func()) {
 		running.Go(func() { errs[i] = caught(f) })
 	}
 	running.Wait()
-	if err := errors.Join(errs...); err != nil {
-		tr.fail(err)
-	}
+	tr.must(errors.Join(errs...))
 }
 
 func (tr *trial) closeBroker() error {
@@ -148,6 +155,7 @@ func (tr *trial) closeBroker() error {
 // call runs f, a call of the broker, and stops waiting for it when it outlives
 // its context, whose length is limit.
 func call[T any](tr *trial, what string, limit time.Duration, f func(context.Context) T) (T, error) {
+	tr.did("%s", what)
 	ctx, cancel := context.WithTimeout(tr.ctx, limit)
 	out := make(chan T, 1)
 	tr.calls.Go(func() {
@@ -168,7 +176,11 @@ func deadline(d time.Duration) time.Time { return time.Now().Add(d) }
 
 // try is call for the methods that return an error.
 func (tr *trial) try(what string, f func(context.Context) error) error {
-	err, hung := call(tr, what, tr.patience, f)
+	return tr.tryFor(tr.patience, what, f)
+}
+
+func (tr *trial) tryFor(limit time.Duration, what string, f func(context.Context) error) error {
+	err, hung := call(tr, what, limit, f)
 	if hung != nil {
 		return hung
 	}
@@ -193,6 +205,14 @@ func (tr *trial) affordable(d time.Duration, what string) {
 	}
 }
 
+// by picks what depends on whether waiting costs nothing.
+func by[T any](tr *trial, virtual, real T) T {
+	if tr.Virtual {
+		return virtual
+	}
+	return real
+}
+
 func (tr *trial) affords(d time.Duration) bool { return tr.Virtual || d <= tr.patience }
 
 // subscription is what a worker with these topics asks for.
@@ -211,9 +231,16 @@ func (tr *trial) subscription(topics ...string) brokers.Subscription {
 // group is that of the workers that open topic first.
 func (tr *trial) group(topic string) string { return topic + "-workers" }
 
-// open starts a worker on topics, which the caller passed through tr.Topic.
-func (tr *trial) open(topics ...string) *worker {
-	return tr.subscribe(tr.subscription(topics...))
+// open starts a worker on the topics of these names.
+func (tr *trial) open(names ...string) *worker {
+	return tr.subscribe(tr.subscription(tr.topics(names)...))
+}
+
+func (tr *trial) topics(names []string) (topics []string) {
+	for _, name := range names {
+		topics = append(topics, tr.Topic(name))
+	}
+	return topics
 }
 
 func (tr *trial) subscribe(sub brokers.Subscription) *worker {
@@ -221,27 +248,20 @@ func (tr *trial) subscribe(sub brokers.Subscription) *worker {
 }
 
 func (tr *trial) subscribeWith(ctx context.Context, sub brokers.Subscription) *worker {
-	type opened struct {
-		src brokers.Source
-		err error
-	}
 	what := fmt.Sprintf("broker.Open of %q", sub.Topics)
 	limit := tr.patience
 	if !tr.Virtual { // a busy broker takes its time for all that a long delay needs
 		limit += time.Minute
 	}
-	o, hung := call(tr, what, limit, func(context.Context) opened {
-		src, err := tr.broker.Open(ctx, sub)
-		return opened{src, err}
-	})
-	tr.must(hung)
-	if o.err != nil {
-		tr.failf("%s: %w", what, o.err)
-	}
-	if o.src == nil {
+	var src brokers.Source
+	tr.must(tr.tryFor(limit, what, func(context.Context) (err error) {
+		src, err = tr.broker.Open(ctx, sub)
+		return err
+	}))
+	if src == nil {
 		tr.failf("%s returned neither a source nor an error", what)
 	}
-	w := &worker{tr: tr, src: o.src, sub: sub, caps: o.src.Capabilities(), max: 10, losses: make(map[string]bool)}
+	w := &worker{tr: tr, src: src, sub: sub, caps: src.Capabilities(), max: 10, held: make(map[string]*arrival), losses: make(map[string]bool)}
 	tr.workers = append(tr.workers, w)
 	return w
 }
@@ -255,25 +275,51 @@ func text(bodies ...string) []brokers.Message {
 	return msgs
 }
 
+func numbered(what string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s %d", what, i)
+	}
+	return out
+}
+
 // publish stores msgs, whose bodies tell them apart.
 func (tr *trial) publish(topic string, msgs ...brokers.Message) {
-	tr.announce(msgs...)
-	what := fmt.Sprintf("broker.Publish of %d messages to %q", len(msgs), topic)
+	tr.announce(topic, msgs...)
+	what := fmt.Sprintf("broker.Publish of %d messages to %q, the first %.20q", len(msgs), topic, msgs[0].Body)
 	tr.must(tr.try(what, func(ctx context.Context) error { return tr.broker.Publish(ctx, topic, msgs...) }))
 }
 
-// announce makes the bodies of msgs known.
-func (tr *trial) announce(msgs ...brokers.Message) {
+// announce makes msgs known, and what they must be when they come.
+func (tr *trial) announce(topic string, msgs ...brokers.Message) {
 	for _, m := range msgs {
-		tr.fateOf(string(m.Body), func(f *fate) { f.published = true })
+		m.Topic = topic
+		tr.fateOf(string(m.Body), func(f *fate) {
+			if !f.published {
+				tr.bodies = append(tr.bodies, string(m.Body))
+			}
+			f.published, f.sent = true, m
+		})
 	}
 }
 
 // fate is what has happened to the messages with one body.
 type fate struct {
 	published bool
-	mayCopy   bool // a late Retry may have left a copy
+	sent      brokers.Message
+	meta      brokers.Meta // of the last Retry or Return, or else of the first delivery
+	known     bool         // what meta is
+	due       time.Time    // the end of the last delay
+	mayCopy   bool         // a late Retry may have left a copy
 	acks      int
+}
+
+// arrived learns from the first delivery what the others must be.
+func (f *fate) arrived(a *arrival) {
+	f.sent.ID = cmp.Or(f.sent.ID, a.Message.ID)
+	if !f.known {
+		f.meta, f.known = a.Meta(), true
+	}
 }
 
 // fateOf returns the fate of a body, after a change unless that is nil.
@@ -288,43 +334,39 @@ func (tr *trial) fateOf(body string, change func(*fate)) fate {
 	return f
 }
 
-// countAck notes that a was acked.
-func (tr *trial) countAck(a *arrival) { tr.fateOf(a.body(), func(f *fate) { f.acks++ }) }
-
-func (tr *trial) mayCopy(a *arrival) bool { return tr.fateOf(a.body(), nil).mayCopy }
-
-// empty opens a worker on an empty topic.
-func (tr *trial) empty() (*worker, string) {
-	topic := tr.Topic("orders")
-	return tr.open(topic), topic
-}
-
-// stocked opens a worker on a topic where a message for every body is waiting.
-func (tr *trial) stocked(bodies ...string) *worker {
-	w, topic := tr.empty()
-	tr.publish(topic, text(bodies...)...)
-	return w
-}
-
-// without is bodies less that of a.
-func without(bodies []string, a *arrival) []string {
-	return slices.DeleteFunc(bodies, func(body string) bool { return body == a.body() })
-}
-
-// deliver opens a worker on one topic, publishes a message for every body and
-// receives them all.
-func (tr *trial) deliver(bodies ...string) (*worker, []*arrival) {
-	msgs := text(bodies...)
-	return tr.deliverMessages(msgs[0], msgs[1:]...)
-}
-
-func (tr *trial) deliverMessages(first brokers.Message, more ...brokers.Message) (*worker, []*arrival) {
-	msgs := append([]brokers.Message{first}, more...)
-	w, topic := tr.empty()
-	tr.publish(topic, msgs...)
-	bodies := make([]string, len(msgs))
-	for i, m := range msgs {
-		bodies[i] = string(m.Body)
+// rest returns the bodies that are published and not acked.
+func (tr *trial) rest() (bodies []string) {
+	for _, body := range tr.bodies {
+		if tr.fateOf(body, nil).acks == 0 {
+			bodies = append(bodies, body)
+		}
 	}
-	return w, w.expect(tr.patience, bodies...)
+	return bodies
+}
+
+// owes says that the broker has d more for what it must deliver.
+func (tr *trial) owes(d time.Duration) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if due := deadline(d); due.After(tr.owed) {
+		tr.owed = due
+	}
+}
+
+// within is how long what the broker owes may take.
+func (tr *trial) within() time.Duration {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return max(0, time.Until(tr.owed)) + tr.patience
+}
+
+// deliver opens a worker on one topic, publishes messages and receives them all.
+func (tr *trial) deliver(msgs ...brokers.Message) (*worker, []*arrival) {
+	w := tr.open("orders")
+	tr.publish(w.topic(), msgs...)
+	return w, w.expect(tr.rest()...)
+}
+
+func (tr *trial) delivered(bodies ...string) (*worker, []*arrival) {
+	return tr.deliver(text(bodies...)...)
 }

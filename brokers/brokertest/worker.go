@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -20,10 +19,12 @@ type worker struct {
 	max    int // of Receive
 	closed bool
 
-	pending <-chan received // the Receive under way
-	inbox   []*arrival      // received, but not yet due or not yet taken
-	failure error           // of the last Receive that returned before its time
-	losses  map[string]bool // topics for which Receive has returned a *brokers.TopicError
+	pending <-chan received     // the Receive under way
+	inbox   []*arrival          // received, but not yet due or not yet taken
+	held    map[string]*arrival // by body, of duplicates the latest
+	last    []*arrival          // what the last step received
+	failure error               // of the last Receive that returned before its time
+	losses  map[string]bool     // topics for which Receive has returned a *brokers.TopicError
 }
 
 // received is what one Receive returned.
@@ -39,6 +40,22 @@ type arrival struct {
 	raw time.Time // when Receive returned it
 	at  time.Time // the same, or Meta.DueAt if that is later
 }
+
+// these are the arrivals of bodies, or the last ones.
+func (w *worker) these(bodies []string) []*arrival {
+	if len(bodies) == 0 {
+		return w.last
+	}
+	out := make([]*arrival, len(bodies))
+	for i, body := range bodies {
+		out[i] = w.held[body]
+	}
+	return out
+}
+
+func (w *worker) topic() string { return w.sub.Topics[0] }
+
+func (w *worker) publish(bodies ...string) { w.tr.publish(w.topic(), text(bodies...)...) }
 
 func (a *arrival) body() string { return string(a.Message.Body) }
 
@@ -67,6 +84,9 @@ func (w *worker) next(until time.Time) *arrival {
 			}
 			w.inbox = slices.Delete(w.inbox, i, i+1)
 			a.at = now
+			w.held[a.body()] = a
+			w.tr.did("source.Receive: %s", a)
+			w.tr.fateOf(a.body(), func(f *fate) { f.arrived(a) })
 			return a
 		}
 		if !now.Before(until) {
@@ -76,21 +96,26 @@ func (w *worker) next(until time.Time) *arrival {
 	}
 }
 
+// some returns any message that is waiting.
+func (w *worker) some() *arrival {
+	a := w.next(deadline(w.tr.patience))
+	if a == nil {
+		w.tr.failf("nothing came from %q within %v although messages are waiting", w.sub.Topics, w.tr.patience)
+	}
+	return a
+}
+
 // postpone retries what is due only after its lease has run out.
 func (w *worker) postpone(now time.Time) {
-	kept := w.inbox[:0]
-	for _, a := range w.inbox {
+	w.inbox = slices.DeleteFunc(w.inbox, func(a *arrival) bool {
 		due := a.Meta().DueAt
 		if a.LeaseUntil.IsZero() || !due.After(now) || due.Add(w.tr.Slack).Before(a.LeaseUntil) {
-			kept = append(kept, a)
-			continue
+			return false
 		}
 		s := brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: due.Sub(now), Meta: a.Meta()}
-		if err := w.settle(s)[0]; err != nil {
-			w.tr.failf("%s came %v before Meta.DueAt, to be retried then: %w", a, s.Delay, err)
-		}
-	}
-	w.inbox = kept
+		w.tr.must(w.settle(s)[0])
+		return true
+	})
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -105,8 +130,7 @@ func earlier(a, b time.Time) time.Time {
 // that look at it themselves, and the others go on.
 func (w *worker) fetch(wake time.Time) {
 	if w.pending == nil {
-		ctx, cancel := context.WithDeadline(w.tr.ctx, wake)
-		w.pending = w.receive(ctx, cancel, w.max)
+		w.pending = w.receive(w.tr.ctx, time.Until(wake), w.max)
 	}
 	select {
 	case <-time.After(time.Until(wake) + w.tr.Slack):
@@ -116,10 +140,12 @@ func (w *worker) fetch(wake time.Time) {
 	}
 }
 
-// receive starts a Receive and hands over what it returns.
-func (w *worker) receive(ctx context.Context, cancel context.CancelFunc, max int) <-chan received {
+// receive starts a Receive, whose context ends after limit, and hands over what
+// it returns.
+func (w *worker) receive(ctx context.Context, limit time.Duration, max int) <-chan received {
 	out := make(chan received, 1)
 	w.tr.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		ds, err := w.src.Receive(ctx, max)
 		out <- received{ds, err, time.Now()}
@@ -151,13 +177,13 @@ func (w *worker) take(r received, wake time.Time) {
 
 // expect receives until every body has come, and returns the arrivals, which
 // are held, in the order of bodies.
-func (w *worker) expect(within time.Duration, bodies ...string) []*arrival {
-	return w.expectEach(within, func(*arrival) {}, bodies)
+func (w *worker) expect(bodies ...string) []*arrival {
+	return w.expectEach(w.tr.within(), func(*arrival) {}, bodies)
 }
 
 // consume is expect, and acks each message as it comes.
-func (w *worker) consume(within time.Duration, bodies ...string) []*arrival {
-	return w.expectEach(within, func(a *arrival) { w.ack(a) }, bodies)
+func (w *worker) consume(bodies ...string) []*arrival {
+	return w.expectEach(w.tr.within(), func(a *arrival) { w.ack(a) }, bodies)
 }
 
 func (w *worker) expectEach(within time.Duration, each func(*arrival), bodies []string) []*arrival {
@@ -166,8 +192,9 @@ func (w *worker) expectEach(within time.Duration, each func(*arrival), bodies []
 	for missing := len(bodies); missing > 0; {
 		a := w.next(until)
 		if a == nil {
-			err := fmt.Errorf("from %q: %d of %d messages did not come within %v: %s",
-				w.sub.Topics, missing, len(bodies), within, absent(bodies, got))
+			absent := slices.DeleteFunc(slices.Clone(bodies), func(body string) bool { return got[slices.Index(bodies, body)] != nil })
+			err := fmt.Errorf("from %q: %d of %d messages did not come within %v: %.40q",
+				w.sub.Topics, missing, len(bodies), within, absent)
 			if w.failure != nil {
 				err = fmt.Errorf("%w; Receive says %w", err, w.failure)
 			}
@@ -185,17 +212,34 @@ func (w *worker) expectEach(within time.Duration, each func(*arrival), bodies []
 			each(a)
 		}
 	}
+	w.last = got
 	return got
 }
 
-func absent(bodies []string, got []*arrival) string {
-	var out []string
-	for i, body := range bodies {
-		if got[i] == nil {
-			out = append(out, fmt.Sprintf("%.40q", body))
+// expectSoon is expect for messages that must not wait until a lease ends. What is
+// slow for all messages is no fault: half of a lease may pass after the arrival of a
+// message that is published now.
+func (w *worker) expectSoon(bodies ...string) []*arrival {
+	tr := w.tr
+	if w.caps.Lease <= 0 || w.caps.Lease/2 > tr.patience {
+		return w.expect(bodies...)
+	}
+	tr.controls++
+	control := fmt.Sprintf("control %d", tr.controls)
+	w.publish(control)
+	last := len(bodies)
+	got := w.expectEach(tr.patience, func(a *arrival) {
+		if a.body() == control {
+			w.ack(a) // before its own lease ends
+		}
+	}, append(slices.Clone(bodies), control))
+	for _, a := range got[:last] {
+		if wait := a.at.Sub(got[last].at); wait > w.caps.Lease/2 {
+			tr.failf("%s came %v after one that was published later, and a lease is %v", a, wait, w.caps.Lease)
 		}
 	}
-	return strings.Join(out, ", ")
+	w.last = got[:last]
+	return w.last
 }
 
 // stray judges a delivery that nobody waits for.
@@ -216,17 +260,6 @@ func (w *worker) stray(a *arrival) {
 	}
 }
 
-// loses demands that Receive reports the loss of a topic.
-func (w *worker) loses(topic string) {
-	until := deadline(w.tr.patience)
-	for !w.losses[topic] {
-		if !time.Now().Before(until) {
-			w.tr.failf("source.Receive from %q has not returned a *brokers.TopicError of %q within %v", w.sub.Topics, topic, w.tr.patience)
-		}
-		w.fetch(earlier(until, deadline(w.tr.Unit)))
-	}
-}
-
 // quiet demands that nothing is delivered for d. Outside the process a message
 // that was acked may come again.
 func (w *worker) quiet(d time.Duration) {
@@ -239,25 +272,32 @@ func (w *worker) quiet(d time.Duration) {
 	}
 }
 
+// to is the settlement of a by an action. A Retry is due in one unit.
+func (w *worker) to(action brokers.Action, a *arrival) brokers.Settlement {
+	s := brokers.Settlement{Delivery: a.Delivery, Action: action}
+	if action == brokers.Retry {
+		s.Delay, s.Meta = w.tr.Unit, failed(a.Delivery, w.tr.Unit)
+	}
+	return s
+}
+
+func (w *worker) all(action brokers.Action, as ...*arrival) []brokers.Settlement {
+	batch := make([]brokers.Settlement, len(as))
+	for i, a := range as {
+		batch[i] = w.to(action, a)
+	}
+	return batch
+}
+
 // settle ends deliveries in one call, and repeats what failed with an error
 // that is not final.
 func (w *worker) settle(batch ...brokers.Settlement) []error {
 	const tries = 3
-	errs := w.settleTry(batch)
-	for range tries - 1 {
-		var again []int
-		var rest []brokers.Settlement
-		for i, err := range errs {
-			if err != nil && !final(err) && !errors.Is(err, brokers.ErrRefused) {
-				again, rest = append(again, i), append(rest, batch[i])
-			}
-		}
-		if len(rest) == 0 {
-			break
-		}
-		w.tr.pause(w.tr.Unit / 20)
-		for i, err := range w.settleTry(rest) {
-			errs[again[i]] = err
+	errs := w.settleTry(batch...)
+	for i, s := range batch {
+		for try := 1; try < tries && temporary(errs[i]); try++ {
+			w.tr.pause(w.tr.Unit / 20)
+			errs[i] = w.settleTry(s)[0]
 		}
 	}
 	return errs
@@ -266,28 +306,39 @@ func (w *worker) settle(batch ...brokers.Settlement) []error {
 // settleTry calls Settle once. Where the answer is too short it is filled up
 // with nil, and what is too long is cut: one clause judges that, and the others
 // go on.
-func (w *worker) settleTry(batch []brokers.Settlement) []error {
-	errs, hung := call(w.tr, "source.Settle", w.tr.patience, func(ctx context.Context) []error {
+func (w *worker) settleTry(batch ...brokers.Settlement) []error {
+	what := settleCall(batch[0])
+	if len(batch) > 1 {
+		what = fmt.Sprintf("source.Settle of %d deliveries", len(batch))
+	}
+	errs, hung := call(w.tr, what, w.tr.patience, func(ctx context.Context) []error {
 		return w.src.Settle(ctx, batch)
 	})
 	return padded(errs, hung, len(batch))
 }
 
-func (w *worker) extend(lease time.Duration, ds ...*brokers.Delivery) []error {
-	errs, hung := call(w.tr, "source.Extend", w.tr.patience, func(ctx context.Context) []error {
+// settleCall names the call that settles a delivery.
+func settleCall(s brokers.Settlement) string {
+	return fmt.Sprintf("source.Settle(%s) of %s", s.Action, describe(s.Delivery))
+}
+
+func (w *worker) extend(lease time.Duration, as ...*arrival) []error {
+	ds := make([]*brokers.Delivery, len(as))
+	for i, a := range as {
+		ds[i] = a.Delivery
+	}
+	errs, hung := call(w.tr, fmt.Sprintf("source.Extend of %s by %v", as[0], lease), w.tr.patience, func(ctx context.Context) []error {
 		return w.src.Extend(ctx, lease, ds)
 	})
 	return padded(errs, hung, len(ds))
 }
 
 func padded(errs []error, hung error, n int) []error {
+	if hung != nil {
+		return slices.Repeat([]error{hung}, n)
+	}
 	out := make([]error, n)
 	copy(out, errs)
-	if hung != nil {
-		for i := range out {
-			out[i] = hung
-		}
-	}
 	return out
 }
 
@@ -295,17 +346,34 @@ func padded(errs []error, hung error, n int) []error {
 // no time for, and its deliveries come again.
 func (w *worker) do(batch ...brokers.Settlement) {
 	for _, s := range batch {
-		if err := w.settle(s)[0]; err != nil {
-			err = fmt.Errorf("source.Settle(%s) of %s: %w", s.Action, describe(s.Delivery), err)
-			if errors.Is(err, brokers.ErrLeaseLost) {
-				err = duplicate{err}
-			}
-			w.tr.must(err)
-		}
-		if s.Action == brokers.Ack {
-			w.tr.countAck(&arrival{Delivery: s.Delivery})
-		}
+		before := time.Now()
+		w.tr.mustSettle(s, w.settle(s)[0])
+		w.tr.settled(s, before)
 	}
+}
+
+func (tr *trial) mustSettle(s brokers.Settlement, err error) {
+	if errors.Is(err, brokers.ErrLeaseLost) {
+		err = duplicate{err}
+	}
+	if err != nil {
+		tr.failf("%s: %w", settleCall(s), err)
+	}
+}
+
+// settled remembers what a settlement means for the next delivery.
+func (tr *trial) settled(s brokers.Settlement, before time.Time) {
+	if s.Action == brokers.Retry {
+		tr.owes(max(s.Delay, time.Until(s.Meta.DueAt)))
+	}
+	tr.fateOf(string(s.Delivery.Message.Body), func(f *fate) {
+		switch s.Action {
+		case brokers.Ack, brokers.Reject:
+			f.acks++
+		case brokers.Retry:
+			f.meta, f.known, f.due = s.Meta, true, before.Add(s.Delay)
+		}
+	})
 }
 
 // final tells the errors that end a delivery from those that leave it held.
@@ -313,12 +381,16 @@ func final(err error) bool {
 	return lost(err) || errors.Is(err, brokers.ErrSettled)
 }
 
+func temporary(err error) bool {
+	return err != nil && !final(err) && !errors.Is(err, brokers.ErrRefused)
+}
+
 // lost tells that the delivery is no longer the caller's.
 func lost(err error) bool {
 	return errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrClosed)
 }
 
-func (w *worker) ack(as ...*arrival) { w.do(acks(as...)...) }
+func (w *worker) ack(as ...*arrival) { w.do(w.all(brokers.Ack, as...)...) }
 
 func (w *worker) retry(a *arrival, delay time.Duration) {
 	w.retryWith(a, delay, failed(a.Delivery, delay))
@@ -328,7 +400,15 @@ func (w *worker) retryWith(a *arrival, delay time.Duration, meta brokers.Meta) {
 	w.do(brokers.Settlement{Delivery: a.Delivery, Action: brokers.Retry, Delay: delay, Meta: meta})
 }
 
-func (w *worker) release(a *arrival) { w.do(a.back()) }
+// refused does f, and tells whether that was ErrRefused. Other errors fail.
+func (tr *trial) refused(f func()) bool {
+	err := caught(f)
+	if errors.Is(err, brokers.ErrRefused) {
+		return true
+	}
+	tr.must(err)
+	return false
+}
 
 // failed is the Meta of d after one more handler run that failed now.
 func failed(d *brokers.Delivery, delay time.Duration) brokers.Meta {
@@ -345,6 +425,15 @@ func failed(d *brokers.Delivery, delay time.Duration) brokers.Meta {
 	return meta
 }
 
+// another opens a worker like this one.
+func (w *worker) another() *worker { return w.tr.subscribe(w.sub) }
+
+// reopen is another when this one is closed.
+func (w *worker) reopen() *worker {
+	w.close()
+	return w.another()
+}
+
 func (w *worker) close() { w.tr.must(w.end()) }
 
 // end closes the source, once.
@@ -356,33 +445,22 @@ func (w *worker) end() error {
 	return w.tr.try(fmt.Sprintf("source.Close of %q", w.sub.Topics), w.src.Close)
 }
 
-// reopen closes the source and opens another one like it.
-func (w *worker) reopen() *worker {
-	w.close()
-	return w.tr.subscribe(w.sub)
+// crash ends the source as the death of its process would, and opens another one.
+func (w *worker) crash() {
+	w.tr.did("the worker of %q crashes", w.sub.Topics)
+	w.tr.Crash(w.tr.broker, w.src)
+	w.closed = true
+	owesLease(w)
+	w.another()
 }
 
-// expectSoon is expect for messages that must not wait until a lease ends. What is
-// slow for all messages is no fault: half of a lease may pass after the arrival of a
-// message that is published now.
-func (w *worker) expectSoon(bodies ...string) []*arrival {
-	tr := w.tr
-	if w.caps.Lease <= 0 || w.caps.Lease/2 > tr.patience {
-		return w.expect(tr.patience, bodies...)
-	}
-	tr.controls++
-	control := fmt.Sprintf("control %d", tr.controls)
-	tr.publish(w.sub.Topics[0], text(control)...)
-	last := len(bodies)
-	got := w.expectEach(tr.patience, func(a *arrival) {
-		if a.body() == control {
-			w.ack(a) // before its own lease ends
-		}
-	}, append(slices.Clone(bodies), control))
-	for _, a := range got[:last] {
-		if wait := a.at.Sub(got[last].at); wait > w.caps.Lease/2 {
-			tr.failf("%s came %v after one that was published later, and a lease is %v", a, wait, w.caps.Lease)
-		}
-	}
-	return got[:last]
+// suspend calls Pause, which has to return at once. It is for when no Receive
+// is under way.
+func (w *worker) suspend(topics ...string) {
+	what := fmt.Sprintf("source.Pause(%q)", topics)
+	_, hung := call(w.tr, what, 0, func(context.Context) error {
+		w.src.Pause(topics...)
+		return nil
+	})
+	w.tr.must(hung)
 }

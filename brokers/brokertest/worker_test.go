@@ -22,8 +22,8 @@ func (f failing) Receive(context.Context, int) ([]*brokers.Delivery, error) { re
 func TestWhatReceiveSaidIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		why := errors.New("the broker is away")
-		w := &worker{tr: &trial{Harness: Harness{Unit: time.Second, Slack: time.Second}, t: t, ctx: t.Context()}, src: failing{err: why}, max: 1}
-		if err := caught(func() { w.expect(time.Minute, "a message") }); !errors.Is(err, why) {
+		w := &worker{tr: &trial{Harness: Harness{Unit: time.Second, Slack: time.Second}, t: t, ctx: t.Context(), patience: time.Minute}, src: failing{err: why}, max: 1}
+		if err := caught(func() { w.expect("a message") }); !errors.Is(err, why) {
 			t.Errorf("the error is %v, want %q in it", err, why)
 		}
 		w.take(received{ds: []*brokers.Delivery{{}}}, time.Now().Add(time.Second))
