@@ -13,104 +13,102 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-func brokenReceiving() []broken {
-	return []broken{
-		{name: "receive returns more than max", fails: "receive-max",
-			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-				return s.take(ctx, max+1)
-			})},
-		{name: "receive returns empty-handed", fails: "receive-waits",
-			hooks: func() hooks {
-				var times atomic.Int32
-				return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-					if times.Add(1) > 20 {
-						return s.take(ctx, max)
-					}
-					short, cancel := context.WithTimeout(ctx, 2*time.Second)
-					defer cancel()
-					ds, err := s.take(short, max)
-					if err != nil && ctx.Err() == nil && short.Err() != nil {
-						return nil, nil
-					}
-					return ds, err
-				}}
-			}},
-		{name: "receive ignores its context", fails: "receive-ends",
-			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-				return s.take(context.WithoutCancel(ctx), max)
-			})},
-		{name: "receive returns the error of its context and not the cause", fails: "receive-cause",
-			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-				ds, err := s.take(ctx, max)
-				if err != nil && ctx.Err() != nil {
-					err = ctx.Err()
+var brokenReceiving = []broken{
+	{name: "receive returns more than max", fails: "receive-max",
+		hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			return s.take(ctx, max+1)
+		})},
+	{name: "receive returns empty-handed", fails: "receive-waits",
+		hooks: func() hooks {
+			var times atomic.Int32
+			return hooks{receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+				if times.Add(1) > 20 {
+					return s.take(ctx, max)
+				}
+				short, cancel := context.WithTimeout(ctx, 2*time.Second)
+				defer cancel()
+				ds, err := s.take(short, max)
+				if err != nil && ctx.Err() == nil && short.Err() != nil {
+					return nil, nil
 				}
 				return ds, err
-			})},
-		{name: "receive drops what comes when its context has ended", fails: "receive-gives-back",
-			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-				ds, err := s.take(ctx, max)
-				if err == nil {
-					time.Sleep(25 * time.Millisecond) // on the wire
-					if ctx.Err() != nil {
-						return nil, context.Cause(ctx)
-					}
+			}}
+		}},
+	{name: "receive ignores its context", fails: "receive-ends",
+		hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			return s.take(context.WithoutCancel(ctx), max)
+		})},
+	{name: "receive returns the error of its context and not the cause", fails: "receive-cause",
+		hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			ds, err := s.take(ctx, max)
+			if err != nil && ctx.Err() != nil {
+				err = ctx.Err()
+			}
+			return ds, err
+		})},
+	{name: "receive drops what comes when its context has ended", fails: "receive-gives-back",
+		hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			ds, err := s.take(ctx, max)
+			if err == nil {
+				time.Sleep(25 * time.Millisecond) // on the wire
+				if ctx.Err() != nil {
+					return nil, context.Cause(ctx)
 				}
-				return ds, err
-			})},
-		{name: "at most ten messages are in flight", fails: "receive-in-flight",
-			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-				for {
-					s.mu.Lock()
-					room := 10 - len(s.live)
-					s.mu.Unlock()
-					if room > 0 {
-						return s.take(ctx, min(room, max))
-					}
-					select {
-					case <-ctx.Done():
-						return nil, context.Cause(ctx)
-					case <-time.After(10 * time.Millisecond):
-					}
+			}
+			return ds, err
+		})},
+	{name: "at most ten messages are in flight", fails: "receive-in-flight",
+		hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			for {
+				s.mu.Lock()
+				room := 10 - len(s.live)
+				s.mu.Unlock()
+				if room > 0 {
+					return s.take(ctx, min(room, max))
 				}
-			})},
-		{name: "a topic that is deleted ends the work on all", fails: "topic-deleted",
-			hooks: losing(func(_ *faultySource, lost *brokers.TopicError) error {
-				return fmt.Errorf("%w: %v", brokers.ErrNotFound, lost)
-			})},
-		{name: "a topic that is deleted is not reported", fails: "topic-deleted",
-			hooks: losing(func(*faultySource, *brokers.TopicError) error { return errNone })},
-		{name: "a topic that is deleted stays lost", fails: "topic-deleted",
-			hooks: losing(func(s *faultySource, lost *brokers.TopicError) error {
-				s.inner.Pause(lost.Topic)
-				return lost
-			})},
-		{name: "receive buffers deliveries and forgets their leases", fails: "receive-after-pause",
-			hooks: func() hooks { return buffering(false) }},
-		{name: "ordered is claimed and not kept", fails: "order-waits-for-holder order-waits-for-retry",
-			hooks: func() hooks {
-				return hooks{capabilities: func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
-					c.Ordered = true
-					return c
-				}}
-			}},
-		{name: "a retry lets later messages of its key pass", fails: "order-waits-for-retry",
-			options: memory.Options{Ordered: true},
-			hooks: onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
-				if st.Delivery.Message.Key != "a" {
-					return nil
+				select {
+				case <-ctx.Done():
+					return nil, context.Cause(ctx)
+				case <-time.After(10 * time.Millisecond):
 				}
-				s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
-				return errors.Join(errNone, s.b.publishLater(st))
-			})},
-		{name: "receive reverses the messages", fails: "order-kept",
-			options: memory.Options{Ordered: true},
-			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-				ds, err := s.take(ctx, max)
-				slices.Reverse(ds)
-				return ds, err
-			})},
-	}
+			}
+		})},
+	{name: "a topic that is deleted ends the work on all", fails: "topic-deleted",
+		hooks: losing(func(_ *faultySource, lost *brokers.TopicError) error {
+			return fmt.Errorf("%w: %v", brokers.ErrNotFound, lost)
+		})},
+	{name: "a topic that is deleted is not reported", fails: "topic-deleted",
+		hooks: losing(func(*faultySource, *brokers.TopicError) error { return errNone })},
+	{name: "a topic that is deleted stays lost", fails: "topic-deleted",
+		hooks: losing(func(s *faultySource, lost *brokers.TopicError) error {
+			s.inner.Pause(lost.Topic)
+			return lost
+		})},
+	{name: "receive buffers deliveries and forgets their leases", fails: "receive-after-pause",
+		hooks: func() hooks { return buffering(false) }},
+	{name: "ordered is claimed and not kept", fails: "order-waits-for-holder order-waits-for-retry",
+		hooks: func() hooks {
+			return hooks{capabilities: func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
+				c.Ordered = true
+				return c
+			}}
+		}},
+	{name: "a retry lets later messages of its key pass", fails: "order-waits-for-retry",
+		options: memory.Options{Ordered: true},
+		hooks: onRetry(func(ctx context.Context, s *faultySource, st *brokers.Settlement) error {
+			if st.Delivery.Message.Key != "a" {
+				return nil
+			}
+			s.settle(ctx, brokers.Settlement{Delivery: st.Delivery, Action: brokers.Ack})
+			return errors.Join(errNone, s.b.publishLater(st))
+		})},
+	{name: "receive reverses the messages", fails: "order-kept",
+		options: memory.Options{Ordered: true},
+		hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			ds, err := s.take(ctx, max)
+			slices.Reverse(ds)
+			return ds, err
+		})},
 }
 
 // losing changes the error that Receive returns for a deleted topic.
@@ -136,88 +134,86 @@ func (b *faulty) publishLater(st *brokers.Settlement) error {
 	return nil
 }
 
-func brokenClosing() []broken {
-	return []broken{
-		{name: "capabilities are gone after close", fails: "capabilities-constant",
-			hooks: func() hooks {
-				return hooks{capabilities: func(s *faultySource, c brokers.Capabilities) brokers.Capabilities {
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					if s.closed {
-						return brokers.Capabilities{}
-					}
-					return c
-				}}
-			}},
-		{name: "close does not unblock receive", fails: "close-unblocks",
-			hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
-				ds, err := s.take(ctx, max)
-				if errors.Is(err, brokers.ErrClosed) {
-					<-ctx.Done()
-					return nil, context.Cause(ctx)
-				}
-				return ds, err
-			})},
-		{name: "close acks what is unsettled", fails: "close-releases",
-			hooks: closing(func(ctx context.Context, s *faultySource) error {
-				s.ackAll(ctx)
-				return s.inner.Close(ctx)
-			})},
-		{name: "close leaves what is unsettled to the lease", fails: "close-releases",
-			hooks: closing(func(_ context.Context, s *faultySource) error {
-				s.b.inner.Crash(s.inner)
-				return nil
-			})},
-		{name: "the session goes on after close", fails: "close-ends-session",
-			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Session = context.Background() })},
-		{name: "the session ends without a cause", fails: "close-ends-session",
-			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {
-				session, cancel := context.WithCancel(context.Background())
-				context.AfterFunc(d.Session, cancel)
-				d.Session = session
-			})},
-		{name: "the session ends with the first settlement", fails: "close-ends-session",
-			hooks: func() hooks {
-				session, cancel := context.WithCancelCause(context.Background())
-				h := onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Session = session })()
-				h.settle = func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
-					cancel(brokers.ErrSettled)
-					return s.settle(ctx, batch...)
-				}
-				return h
-			}},
-		{name: "a second close is an error", fails: "close-again",
-			hooks: closing(func(ctx context.Context, s *faultySource) error {
+var brokenClosing = []broken{
+	{name: "capabilities are gone after close", fails: "capabilities-constant",
+		hooks: func() hooks {
+			return hooks{capabilities: func(s *faultySource, c brokers.Capabilities) brokers.Capabilities {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				if s.closed {
-					return brokers.ErrClosed
+					return brokers.Capabilities{}
 				}
-				return s.inner.Close(ctx)
-			})},
-		{name: "closing one source closes all", fails: "close-apart",
-			hooks: closing(func(ctx context.Context, s *faultySource) error {
-				for _, other := range s.b.sources() {
-					other.inner.Close(ctx)
-				}
-				return s.inner.Close(ctx)
-			})},
-		{name: "closing the broker leaves its sources open", fails: "broker-closes",
-			hooks: func() hooks {
-				return hooks{closeBroker: func(context.Context, *faulty) error { return nil }}
-			}},
-		{name: "what a worker has received is settled already", fails: "crash-loses-nothing",
-			hooks: func() hooks {
-				return hooks{crash: func(b *faulty, s *faultySource) {
-					s.ackAll(context.Background())
-					b.inner.Crash(s.inner)
-				}}
-			}},
-		{name: "a crash counts as a release", fails: "crash-counted",
-			hooks: func() hooks {
-				return hooks{crash: func(_ *faulty, s *faultySource) { s.inner.Close(context.Background()) }}
-			}},
-	}
+				return c
+			}}
+		}},
+	{name: "close does not unblock receive", fails: "close-unblocks",
+		hooks: receiving(func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
+			ds, err := s.take(ctx, max)
+			if errors.Is(err, brokers.ErrClosed) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			return ds, err
+		})},
+	{name: "close acks what is unsettled", fails: "close-releases",
+		hooks: closing(func(ctx context.Context, s *faultySource) error {
+			s.ackAll(ctx)
+			return s.inner.Close(ctx)
+		})},
+	{name: "close leaves what is unsettled to the lease", fails: "close-releases",
+		hooks: closing(func(_ context.Context, s *faultySource) error {
+			s.b.inner.Crash(s.inner)
+			return nil
+		})},
+	{name: "the session goes on after close", fails: "close-ends-session",
+		hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Session = context.Background() })},
+	{name: "the session ends without a cause", fails: "close-ends-session",
+		hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) {
+			session, cancel := context.WithCancel(context.Background())
+			context.AfterFunc(d.Session, cancel)
+			d.Session = session
+		})},
+	{name: "the session ends with the first settlement", fails: "close-ends-session",
+		hooks: func() hooks {
+			session, cancel := context.WithCancelCause(context.Background())
+			h := onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Session = session })()
+			h.settle = func(ctx context.Context, s *faultySource, batch []brokers.Settlement) []error {
+				cancel(brokers.ErrSettled)
+				return s.settle(ctx, batch...)
+			}
+			return h
+		}},
+	{name: "a second close is an error", fails: "close-again",
+		hooks: closing(func(ctx context.Context, s *faultySource) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.closed {
+				return brokers.ErrClosed
+			}
+			return s.inner.Close(ctx)
+		})},
+	{name: "closing one source closes all", fails: "close-apart",
+		hooks: closing(func(ctx context.Context, s *faultySource) error {
+			for _, other := range s.b.sources() {
+				other.inner.Close(ctx)
+			}
+			return s.inner.Close(ctx)
+		})},
+	{name: "closing the broker leaves its sources open", fails: "broker-closes",
+		hooks: func() hooks {
+			return hooks{closeBroker: func(context.Context, *faulty) error { return nil }}
+		}},
+	{name: "what a worker has received is settled already", fails: "crash-loses-nothing",
+		hooks: func() hooks {
+			return hooks{crash: func(b *faulty, s *faultySource) {
+				s.ackAll(context.Background())
+				b.inner.Crash(s.inner)
+			}}
+		}},
+	{name: "a crash counts as a release", fails: "crash-counted",
+		hooks: func() hooks {
+			return hooks{crash: func(_ *faulty, s *faultySource) { s.inner.Close(context.Background()) }}
+		}},
 }
 
 // ackAll acks everything that the source holds.
@@ -231,65 +227,63 @@ func (s *faultySource) ackAll(ctx context.Context) {
 	s.settle(ctx, batch...)
 }
 
-func brokenLeases() []broken {
-	return []broken{
-		{name: "a lease never ends", fails: "lease-ends",
-			hooks: neverEnds},
-		{name: "a message is delivered again after half of its lease", fails: "lease-holds",
-			hooks: redeliversEarly},
-		{name: "abandoned is never counted", fails: "abandoned-counted",
-			hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 })},
-		{name: "abandoned is never counted, nor beyond a margin", fails: "abandoned-counted",
-			hooks:  onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 }),
-			adjust: func(h *Harness) { h.AbandonedMargin = 3 }},
-		{name: "abandoned is forgotten with a release", fails: "abandoned-counted",
-			hooks: forgetsLosses},
-		{name: "abandoned counts releases", fails: "release-repeated",
-			hooks: func() hooks { return countsReleases(0) }},
-		{name: "abandoned counts releases beyond a margin that is too small", fails: "release-repeated",
-			hooks:  func() hooks { return countsReleases(3) },
-			adjust: func(h *Harness) { h.AbandonedMargin = 3 }},
-		{name: "abandoned counts what close releases", fails: "release-repeated",
-			hooks: countsClosing},
-		{name: "a message comes three times and never again", fails: "release-repeated",
-			hooks: limitedDeliveries},
-		{name: "a source hoards what nobody receives", fails: "share-idle",
-			hooks: func() hooks { return buffering(true) }},
-		{name: "extend lies", fails: "extend-holds",
-			hooks: onExtend(func(s *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error {
-				if !s.holds(d) {
-					return really()
-				}
-				d.LeaseUntil = time.Now().Add(lease)
-				return nil
-			})},
-		{name: "extend does not tell the new end", fails: "extend-sets-until",
-			hooks: onExtend(func(_ *faultySource, _ time.Duration, d *brokers.Delivery, really func() error) error {
-				before := d.LeaseUntil
-				err := really()
-				d.LeaseUntil = before
-				return err
-			})},
-		{name: "extend promises what it could not do", fails: "extend-partial",
-			hooks: onExtend(func(_ *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error {
-				d.LeaseUntil = time.Now().Add(lease)
+var brokenLeases = []broken{
+	{name: "a lease never ends", fails: "lease-ends",
+		hooks: neverEnds},
+	{name: "a message is delivered again after half of its lease", fails: "lease-holds",
+		hooks: redeliversEarly},
+	{name: "abandoned is never counted", fails: "abandoned-counted",
+		hooks: onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 })},
+	{name: "abandoned is never counted, nor beyond a margin", fails: "abandoned-counted",
+		hooks:  onDelivery(func(_ *faultySource, d *brokers.Delivery) { d.Abandoned = 0 }),
+		adjust: func(h *Harness) { h.AbandonedMargin = 3 }},
+	{name: "abandoned is forgotten with a release", fails: "abandoned-counted",
+		hooks: forgetsLosses},
+	{name: "abandoned counts releases", fails: "release-repeated",
+		hooks: func() hooks { return countsReleases(0) }},
+	{name: "abandoned counts releases beyond a margin that is too small", fails: "release-repeated",
+		hooks:  func() hooks { return countsReleases(3) },
+		adjust: func(h *Harness) { h.AbandonedMargin = 3 }},
+	{name: "abandoned counts what close releases", fails: "release-repeated",
+		hooks: countsClosing},
+	{name: "a message comes three times and never again", fails: "release-repeated",
+		hooks: limitedDeliveries},
+	{name: "a source hoards what nobody receives", fails: "share-idle",
+		hooks: func() hooks { return buffering(true) }},
+	{name: "extend lies", fails: "extend-holds",
+		hooks: onExtend(func(s *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error {
+			if !s.holds(d) {
 				return really()
-			})},
-		{name: "extend hides that a lease is lost", fails: "extend-lost",
-			hooks: onExtend(func(_ *faultySource, _ time.Duration, _ *brokers.Delivery, really func() error) error {
-				if err := really(); !errors.Is(err, brokers.ErrLeaseLost) {
-					return err
-				}
-				return nil
-			})},
-		{name: "the longest lease is not kept", fails: "lease-limit",
-			hooks: func() hooks {
-				return hooks{capabilities: func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
-					c.MaxLease = 4 * c.Lease
-					return c
-				}}
-			}},
-	}
+			}
+			d.LeaseUntil = time.Now().Add(lease)
+			return nil
+		})},
+	{name: "extend does not tell the new end", fails: "extend-sets-until",
+		hooks: onExtend(func(_ *faultySource, _ time.Duration, d *brokers.Delivery, really func() error) error {
+			before := d.LeaseUntil
+			err := really()
+			d.LeaseUntil = before
+			return err
+		})},
+	{name: "extend promises what it could not do", fails: "extend-partial",
+		hooks: onExtend(func(_ *faultySource, lease time.Duration, d *brokers.Delivery, really func() error) error {
+			d.LeaseUntil = time.Now().Add(lease)
+			return really()
+		})},
+	{name: "extend hides that a lease is lost", fails: "extend-lost",
+		hooks: onExtend(func(_ *faultySource, _ time.Duration, _ *brokers.Delivery, really func() error) error {
+			if err := really(); !errors.Is(err, brokers.ErrLeaseLost) {
+				return err
+			}
+			return nil
+		})},
+	{name: "the longest lease is not kept", fails: "lease-limit",
+		hooks: func() hooks {
+			return hooks{capabilities: func(_ *faultySource, c brokers.Capabilities) brokers.Capabilities {
+				c.MaxLease = 4 * c.Lease
+				return c
+			}}
+		}},
 }
 
 // miscounts takes for lost whatever is blamed, beyond a margin.

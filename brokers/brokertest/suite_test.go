@@ -23,8 +23,8 @@ type broken struct {
 }
 
 func allBroken() []broken {
-	return slices.Concat(brokenPublishing(), brokenMessages(), brokenSettling(), brokenRetries(), brokenReturning(), brokenReading(),
-		brokenLeases(), brokenReceiving(), brokenUnreadable(), brokenPausing(), brokenClosing())
+	return slices.Concat(brokenPublishing, brokenMessages, brokenSettling, brokenRetries, brokenReturning, brokenReading,
+		brokenLeases, brokenReceiving, brokenUnreadable, brokenPausing, brokenClosing)
 }
 
 // TestBrokenBrokers demands that each broken broker fails exactly its clauses,
