@@ -241,13 +241,13 @@ func (r *route) weigh(f retry.FailedRun, t trial, random float64) retry.Decision
 	}
 	v := &f.Verdict
 	if v.Class == classify.ClassPoison || v.Class == classify.ClassSkipped || v.Deferred {
-		return retry.Decide(r.policy, f, random)
+		return r.policy.Decide(f, random)
 	}
 	if t.spread && (v.Class == classify.ClassUnknown || v.Reason == reasonTimeout) {
 		v.MaxAttempts = 0
 	}
 	if t.counts {
-		return retry.Decide(r.policy, f, random)
+		return r.policy.Decide(f, random)
 	}
 	policy := r.policy
 	policy.MaxAttempts = math.MaxInt
@@ -256,7 +256,7 @@ func (r *route) weigh(f retry.FailedRun, t trial, random float64) retry.Decision
 	b.Cap = min(cmp.Or(b.Cap, longest), longest)
 	v.MaxAttempts = 0
 	f.Attempt, f.Throttles = f.Attempt+f.Throttles, 0
-	d := retry.Decide(policy, f, uncountedShare+(1-uncountedShare)*random)
+	d := policy.Decide(f, uncountedShare+(1-uncountedShare)*random)
 	d.Counted = false
 	return d
 }
@@ -269,7 +269,7 @@ const (
 	uncountedShare = 0.75
 )
 
-// failure is what retry.Decide needs to know about a failed run of d.
+// failure is what retry.Policy.Decide needs to know about a failed run of d.
 func (d *delivery) failure(now time.Time, ran time.Duration, v classify.Verdict) retry.FailedRun {
 	return retry.FailedRun{
 		Attempt:       d.meta.Attempt + 1,

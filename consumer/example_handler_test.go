@@ -65,7 +65,7 @@ func ExampleHandler() {
 
 	for _, order := range []string{"caviar", "tea", "coffee", "cake"} {
 		v := classify.Of(handler(context.Background(), &brokers.Message{Body: []byte(order)}))
-		d := retry.Decide(retry.Policy{}, retry.FailedRun{Verdict: v}, 0)
+		d := retry.Policy{}.Decide(retry.FailedRun{Verdict: v}, 0)
 		fmt.Printf("%s: %s, retry: %v, dead letter: %v\n", order, v.Class, d.Retry, d.DeadLetter)
 	}
 	// Output:

@@ -11,8 +11,7 @@ import (
 	"github.com/redrive-go/redrive/internal/text"
 )
 
-// ErrNotReceipt reports a message that is no receipt, or one that cannot be read.
-var ErrNotReceipt = errors.New("dlq: the message is not a receipt of redrive")
+var errNotReceipt = errors.New("dlq: the message is not a receipt of redrive")
 
 // What became of a message that was sent back.
 const (
@@ -81,23 +80,23 @@ func (r Receipt) Message() brokers.Message {
 	return brokers.Message{Body: body}
 }
 
-// DecodeReceipt reads a receipt as it was received. If m is none, the error is
-// [ErrNotReceipt]; that is the only error. Texts that are too long, or have
+// DecodeReceipt reads a receipt as it was received. The only error is that m is
+// none, or cannot be read. Texts that are too long, or have
 // control characters, are left empty; so those that it returns are safe to store
 // and to show.
 func DecodeReceipt(m brokers.Message) (Receipt, error) {
 	if len(m.Body) > maxReceipt {
-		return Receipt{}, fmt.Errorf("%w: %d bytes are too many", ErrNotReceipt, len(m.Body))
+		return Receipt{}, fmt.Errorf("%w: %d bytes are too many", errNotReceipt, len(m.Body))
 	}
 	var body receipt
 	if err := json.Unmarshal(m.Body, &body); err != nil {
 		cause, _ := text.Line(err.Error(), text.MaxShort)
-		return Receipt{}, fmt.Errorf("%w: %s", ErrNotReceipt, cause)
+		return Receipt{}, fmt.Errorf("%w: %s", errNotReceipt, cause)
 	}
 	r := body.Receipt
 	known := r.Outcome == OutcomeFailed || r.Outcome == OutcomeHandled || r.Outcome == OutcomeDead
 	if body.Version < 1 || !text.IsWord(r.Send) || !known {
-		return Receipt{}, fmt.Errorf("%w: it lacks a version, a send or an outcome", ErrNotReceipt)
+		return Receipt{}, fmt.Errorf("%w: it lacks a version, a send or an outcome", errNotReceipt)
 	}
 	for _, f := range r.fields() {
 		f.read(*f.text)

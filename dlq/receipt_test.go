@@ -94,7 +94,7 @@ func TestDecodeReceipt(t *testing.T) {
 	} {
 		got, err := DecodeReceipt(brokers.Message{Body: []byte(body)})
 		switch {
-		case want == nil && (!errors.Is(err, ErrNotReceipt) || got != Receipt{} || len(err.Error()) > 512):
+		case want == nil && (!errors.Is(err, errNotReceipt) || got != Receipt{} || len(err.Error()) > 512):
 			t.Errorf("%.80s is read as %+v, %v", body, got, err)
 		case want != nil && (err != nil || got != *want):
 			t.Errorf("%.80s is read as %+v, %v, want %+v", body, got, err, *want)
@@ -109,7 +109,7 @@ func FuzzDecodeReceipt(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r, err := DecodeReceipt(brokers.Message{Body: body})
 		if err != nil {
-			if !errors.Is(err, ErrNotReceipt) || r != (Receipt{}) {
+			if !errors.Is(err, errNotReceipt) || r != (Receipt{}) {
 				t.Fatalf("error %v with %+v", err, r)
 			}
 			return

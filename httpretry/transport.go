@@ -338,7 +338,7 @@ func (c *call) delay(r result) (time.Duration, bool) {
 		return 0, false
 	}
 	policy := retry.Policy{MaxAttempts: 2, Backoff: retry.Backoff{Base: c.Delay, Cap: c.MaxWait}, MaxRetryAfter: c.MaxWait, FreeThrottles: settings.None}
-	d := retry.Decide(policy, retry.FailedRun{Attempt: 1, Now: r.ended, Verdict: v}, rand.Float64())
+	d := policy.Decide(retry.FailedRun{Attempt: 1, Now: r.ended, Verdict: v}, rand.Float64())
 	return d.Delay, d.Retry
 }
 

@@ -19,7 +19,7 @@ func BenchmarkDecide(b *testing.B) {
 			f := failure(class, 4)
 			b.ReportAllocs()
 			for b.Loop() {
-				sink = Decide(Policy{}, f, 0.3)
+				sink = Policy{}.Decide(f, 0.3)
 			}
 		})
 	}
@@ -33,7 +33,7 @@ func BenchmarkDecide(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				f.Verdict = classify.Of(err)
-				sink = Decide(Policy{}, f, 0.3)
+				sink = Policy{}.Decide(f, 0.3)
 			}
 		})
 	}

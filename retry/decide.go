@@ -15,8 +15,8 @@
 //   - messages that failed together do not come back together, unless the
 //     policy turns jitter off.
 //
-// [Decide] and [Backoff] are pure: time and chance are arguments. Only [Do]
-// waits, reads the clock and draws random numbers.
+// [Policy.Decide] and [Backoff] are pure: time and chance are arguments. Only
+// [Do] waits, reads the clock and draws random numbers.
 //
 // It does not guarantee that a retry is safe. A run that failed may have had
 // its effect; keeping a second run from repeating it is the handler's part.
@@ -36,7 +36,7 @@ const (
 	reasonPoison    = "poison"
 )
 
-// FailedRun is what [Decide] needs to know about a failed run.
+// FailedRun is what [Policy.Decide] needs to know about a failed run.
 type FailedRun struct {
 	// Attempt is the number that this run has if it counts: one more than the
 	// counted runs before it. Less than 1 counts as 1.
@@ -56,8 +56,8 @@ type FailedRun struct {
 	Verdict classify.Verdict
 }
 
-// Decision is what [Decide] makes of a failure. Its zero value does nothing, so
-// that a decision that was not made removes no message.
+// Decision is what [Policy.Decide] makes of a failure. Its zero value does
+// nothing, so that a decision that was not made removes no message.
 type Decision struct {
 	// Retry says to run the message again after Delay, and DeadLetter to move it
 	// to the dead-letter destination. If neither is set, the class of the verdict
@@ -100,7 +100,7 @@ type Decision struct {
 // jitter of up to a tenth of it or 5 s, whichever is less. One longer than
 // MaxRetryAfter is not waited out: the delay then ends within that jitter
 // below MaxRetryAfter. Verdict.Ambiguous has no influence.
-func Decide(p Policy, f FailedRun, random float64) Decision {
+func (p Policy) Decide(f FailedRun, random float64) Decision {
 	p, f = p.withDefaults(), f.sane()
 	switch f.Verdict.Class {
 	case classify.ClassLost, classify.ClassSkipped, classify.ClassShutdown:

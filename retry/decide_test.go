@@ -93,7 +93,7 @@ func TestDecide(t *testing.T) {
 		{"ambiguous makes no difference", flat, failure("transient", 1, ambiguous), 0, again(s, "transient")},
 	}
 	for _, tt := range tests {
-		if got := Decide(tt.policy, tt.run, tt.random); got != tt.want {
+		if got := tt.policy.Decide(tt.run, tt.random); got != tt.want {
 			t.Errorf("%s: got %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
@@ -129,15 +129,15 @@ func TestDecideMaxAge(t *testing.T) {
 			want = Decision{DeadLetter: true, Reason: reasonExpired}
 		}
 		want.Counted = tt.class == classify.ClassTransient || tt.class == classify.ClassUnknown
-		if got := Decide(p, f, 0); got != want {
+		if got := p.Decide(f, 0); got != want {
 			t.Errorf("%s: got %+v, want %+v", tt.name, got, want)
 		}
 	}
-	if got := Decide(p, failure("transient", 1, func(r *FailedRun) { r.FirstFailedAt = time.Time{} }), 0); !got.Retry {
+	if got := p.Decide(failure("transient", 1, func(r *FailedRun) { r.FirstFailedAt = time.Time{} }), 0); !got.Retry {
 		t.Errorf("no failure before: got %+v, want a retry", got)
 	}
 	ages := func(r *FailedRun) { r.FirstFailedAt, r.Now = time.Unix(-1<<40, 0), time.Unix(1<<40, 0) }
-	if got := Decide(p, failure("transient", 1, ages), 0); got.Reason != reasonExpired {
+	if got := p.Decide(failure("transient", 1, ages), 0); got.Reason != reasonExpired {
 		t.Errorf("times too far apart to subtract: got %+v, want it expired", got)
 	}
 }
@@ -165,7 +165,7 @@ func TestAlternatingErrorsExhaust(t *testing.T) {
 
 func TestDecideAllocatesNothing(t *testing.T) {
 	f := failure("throttled", 3, asks(time.Second))
-	if n := testing.AllocsPerRun(100, func() { Decide(Policy{}, f, 0.3) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { Policy{}.Decide(f, 0.3) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
 }
@@ -188,7 +188,7 @@ func (m *message) fail(v classify.Verdict, ran time.Duration, random float64) De
 	if m.f.FirstFailedAt.IsZero() {
 		m.f.FirstFailedAt = m.f.Now
 	}
-	m.last = Decide(m.policy, m.f, random)
+	m.last = m.policy.Decide(m.f, random)
 	switch {
 	case m.last.Counted:
 		m.f.Attempt++
@@ -222,7 +222,7 @@ func anyPolicy(rng *rand.Rand) Policy {
 // can carry out.
 func checkDecision(t *testing.T, p Policy, f FailedRun, random float64) Decision {
 	t.Helper()
-	d := Decide(p, f, random)
+	d := p.Decide(f, random)
 	p = p.withDefaults()
 	longest := max(p.Backoff.Cap, p.MaxRetryAfter, p.EnvironmentDelay)
 	if f.Verdict.Class == classify.ClassThrottled {
@@ -245,7 +245,7 @@ func checkDecision(t *testing.T, p Policy, f FailedRun, random float64) Decision
 	if !ok || d.Reason == "" {
 		t.Fatalf("policy %+v\nfailure %+v\nrandom %v\ngives %+v", p, f, random, d)
 	}
-	if again := Decide(p, f, random); again != d {
+	if again := p.Decide(f, random); again != d {
 		t.Fatalf("policy %+v\nfailure %+v\nrandom %v\ngives %+v, then %+v", p, f, random, d, again)
 	}
 	return d
@@ -255,11 +255,11 @@ func TestDeferredIsNeverCounted(t *testing.T) {
 	v := classify.Of(classify.Defer(errors.New("somebody else is at it"), 30*time.Second))
 	p := Policy{MaxAttempts: 1, Backoff: Backoff{Jitter: NoJitter}}
 	for _, attempt := range []int{1, 10, 1000} {
-		if got := Decide(p, FailedRun{Attempt: attempt, Verdict: v}, 0); got != free(30*time.Second, "transient") {
+		if got := p.Decide(FailedRun{Attempt: attempt, Verdict: v}, 0); got != free(30*time.Second, "transient") {
 			t.Errorf("attempt %d: %+v, want an uncounted retry after 30 s", attempt, got)
 		}
 	}
-	d := Decide(Policy{}, FailedRun{Now: noon, FirstFailedAt: noon.Add(-25 * time.Hour), Verdict: v}, 0.5)
+	d := Policy{}.Decide(FailedRun{Now: noon, FirstFailedAt: noon.Add(-25 * time.Hour), Verdict: v}, 0.5)
 	if !d.DeadLetter || d.Reason != reasonExpired {
 		t.Errorf("after MaxAge: %+v, want it expired", d)
 	}
@@ -283,12 +283,12 @@ func TestDecideFollowsMarks(t *testing.T) {
 		{"a verdict", classify.With(odd, classify.Verdict{MaxAttempts: 1, Reason: "paper"}), dead("paper")},
 	}
 	for _, tt := range tests {
-		if got := Decide(p, FailedRun{Verdict: classify.Of(tt.err)}, 0); got != tt.want {
+		if got := p.Decide(FailedRun{Verdict: classify.Of(tt.err)}, 0); got != tt.want {
 			t.Errorf("%s: got %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
 	last := FailedRun{Attempt: 10, Verdict: classify.Of(classify.RetryAfter(odd, time.Minute))}
-	if got := Decide(p, last, 0); got != dead("exhausted") {
+	if got := p.Decide(last, 0); got != dead("exhausted") {
 		t.Errorf("the last attempt of a message that asked to wait: %+v, want it exhausted", got)
 	}
 }

@@ -16,8 +16,8 @@ import (
 // environment is given 1 to 2 s, a hint longer than 2 s is not waited for, and no
 // attempt is begun that would not be over within 1 minute.
 //
-// Errors are classified by rules and [classify.Of], and judged by [Decide],
-// with these differences:
+// Errors are classified by rules and [classify.Of], and judged by
+// [Policy.Decide], with these differences:
 //
 //   - every run counts, so that fn runs MaxAttempts times at most, throttled
 //     or not;
@@ -56,7 +56,7 @@ func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...
 		f.Now = time.Now()
 		f.Ran = f.Now.Sub(began)
 		f.Verdict = classify.Of(err, rules...)
-		d := Decide(p, f, rand.Float64())
+		d := p.Decide(f, rand.Float64())
 		if why := p.refuseToWait(ctx, f, d); why != "" {
 			return giveUp(ctx, f, why, err)
 		}

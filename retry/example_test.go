@@ -37,19 +37,19 @@ func ExampleBackoff() {
 }
 
 // A message that fails, first because its service is busy, then for good.
-func ExampleDecide() {
+func ExamplePolicy_Decide() {
 	policy := retry.Policy{MaxAttempts: 3}
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	failure := retry.FailedRun{Attempt: 1, FirstFailedAt: now, Now: now}
 
 	failure.Verdict = classify.Verdict{Class: classify.ClassThrottled, RetryAfter: 30 * time.Second}
-	fmt.Printf("%+v\n", retry.Decide(policy, failure, 0.5))
+	fmt.Printf("%+v\n", policy.Decide(failure, 0.5))
 
 	failure.Verdict = classify.Verdict{Class: classify.ClassTransient}
-	fmt.Printf("%+v\n", retry.Decide(policy, failure, 0.5))
+	fmt.Printf("%+v\n", policy.Decide(failure, 0.5))
 
 	failure.Attempt = 3
-	fmt.Printf("%+v\n", retry.Decide(policy, failure, 0.5))
+	fmt.Printf("%+v\n", policy.Decide(failure, 0.5))
 	// Output:
 	// {Retry:true DeadLetter:false Delay:30s Reason:throttled Counted:false}
 	// {Retry:true DeadLetter:false Delay:500ms Reason:transient Counted:true}

@@ -143,7 +143,7 @@ func TestHintJitterIsIndependentOfBackoff(t *testing.T) {
 		if (Backoff{}).Delay(5, 0, random) >= hint { // of 0 … 16 s
 			continue
 		}
-		d := Decide(Policy{}, failure("throttled", 5, asks(hint)), random)
+		d := Policy{}.Decide(failure("throttled", 5, asks(hint)), random)
 		samples = append(samples, float64(d.Delay-hint)/float64(hint/10))
 	}
 	requireEven(t, samples)
@@ -152,12 +152,12 @@ func TestHintJitterIsIndependentOfBackoff(t *testing.T) {
 // A hint beyond MaxRetryAfter is cut, but must not gather all messages on it.
 func TestCutHintKeepsItsJitter(t *testing.T) {
 	drawEvenly(t, 41, 15*time.Minute-5*time.Second, 15*time.Minute, func(random float64) time.Duration {
-		return Decide(Policy{}, failure("throttled", 1, asks(time.Hour)), random).Delay
+		return Policy{}.Decide(failure("throttled", 1, asks(time.Hour)), random).Delay
 	})
 }
 
 func TestEnvironmentDelayIsEven(t *testing.T) {
 	drawEvenly(t, 42, 30*time.Second, time.Minute, func(random float64) time.Duration {
-		return Decide(Policy{}, failure("environment", 1), random).Delay
+		return Policy{}.Decide(failure("environment", 1), random).Delay
 	})
 }

@@ -20,7 +20,7 @@ const (
 // a plain value, safe to copy and to share; its zero value suits a queue, and
 // what is unset means something shorter in [Do].
 //
-// [Policy.Validate] finds settings that cannot be meant. [Decide] takes a
+// [Policy.Validate] finds settings that cannot be meant. [Policy.Decide] takes a
 // policy as it comes: there, a refused value counts as unset.
 type Policy struct {
 	// MaxAttempts is how many counted runs a message gets, the first included.

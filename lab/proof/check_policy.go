@@ -120,7 +120,7 @@ func (c *checker) poisonBefore(d *delivery) (n int) {
 	return n
 }
 
-// decide is [retry.Decide] for a run with these numbers, whose delay draws least or
+// decide is [retry.Policy.Decide] for a run with these numbers, whose delay draws least or
 // more.
 func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number, throttles int, least float64) judgement {
 	const rounding, unknown, ageless = time.Microsecond, 24 * time.Hour, 1 << 60
@@ -130,15 +130,15 @@ func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number
 		f.FirstFailedAt = start.Add(d.first)
 	}
 	f.Ran = max(0, c.now-d.began-slack)
-	soonest := retry.Decide(p, f, least)
+	soonest := p.Decide(f, least)
 	f.Ran = c.now - d.began + slack
 	if c.scenario.served { // on a busy machine a run may begin long before its handler gets to say so
 		f.Ran = c.now - d.received + slack
 	}
 	f.PrevDelay = unknown
-	latest := retry.Decide(p, f, 1)
+	latest := p.Decide(f, 1)
 	p.MaxAge = ageless
-	widest := retry.Decide(p, f, 1)
+	widest := p.Decide(f, 1)
 	j := judgement{
 		retries:  soonest.Retry,
 		dies:     latest.DeadLetter,

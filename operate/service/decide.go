@@ -53,7 +53,7 @@ func decide(t Task, p Policy, r result, now time.Time, random float64) Outcome {
 		policy.Backoff = retry.Backoff{Base: shortestPause, Cap: shortestPause}
 		v.RetryAfter = min(v.RetryAfter, max(p.left(t, now)/2, shortestPause))
 	}
-	d := retry.Decide(policy, retry.FailedRun{
+	d := policy.Decide(retry.FailedRun{
 		Attempt:       t.AttemptNumber + 1,
 		FirstFailedAt: t.BudgetSince,
 		Now:           now,

@@ -1,10 +1,10 @@
 // Package storm computes what retries do to a dependency: Simulate by playing
 // an outage through, PlanOf by adding up the delays of one policy.
 //
-// It uses the library's own parts, not models of them: retry.Decide decides
-// each failure, a budget.Budget has the retries wait, and a breaker.Breaker
-// refuses the calls. Only the callers, the network and the dependency are
-// modelled:
+// It uses the library's own parts, not models of them: retry.Policy.Decide
+// decides each failure, a budget.Budget has the retries wait, and a
+// breaker.Breaker refuses the calls. Only the callers, the network and the
+// dependency are modelled:
 //
 //   - Messages arrive evenly or at random, and some of them at one instant.
 //   - All callers act as one process: one budget, one breaker.

@@ -60,7 +60,7 @@ func (in PlanInput) Validate() error {
 }
 
 // PlanOf draws the life of many messages that never succeed, each failure
-// decided by retry.Decide.
+// decided by retry.Policy.Decide.
 func PlanOf(in PlanInput) (Plan, error) {
 	if err := in.Validate(); err != nil {
 		return Plan{}, err
@@ -100,7 +100,7 @@ func (in PlanInput) life(chance *rand.Rand, run func(attempt int, delay, start t
 	for attempt := 1; ; attempt++ {
 		run(attempt, delay, start)
 		end := start + in.Run
-		d := retry.Decide(in.Retry, retry.FailedRun{
+		d := in.Retry.Decide(retry.FailedRun{
 			Attempt:       attempt,
 			FirstFailedAt: clock(in.born()),
 			Now:           clock(end),

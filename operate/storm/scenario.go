@@ -124,14 +124,14 @@ func (s Scenario) over(t time.Duration) bool {
 	return s.Outage > 0 && t >= s.OutageAt && t <= s.OutageAt+s.Outage
 }
 
-// decide is retry.Decide for a transient failure. A Gaussian draw is a number
-// around the middle, three standard deviations from either end.
+// decide is retry.Policy.Decide for a transient failure. A Gaussian draw is a
+// number around the middle, three standard deviations from either end.
 func (c Client) decide(t *task, now time.Duration, d *draws) retry.Decision {
 	random := d.Float64()
 	if c.Gauss {
 		random = 0.5 + d.NormFloat64()/6
 	}
-	return retry.Decide(c.Retry, retry.FailedRun{
+	return c.Retry.Decide(retry.FailedRun{
 		Attempt:       t.calls,
 		FirstFailedAt: clock(t.failedAt),
 		Now:           clock(now),

@@ -71,7 +71,7 @@ func decision(_ context.Context, s *figure.Samples) error {
 	err := fmt.Errorf("charge order 17: %w", fmt.Errorf("call the bank: %w", dial))
 	now := time.Now()
 	took := benchmark(func() {
-		d := retry.Decide(retry.Policy{}, retry.FailedRun{Attempt: 2, Now: now, Verdict: classify.Of(err)}, 0.5)
+		d := retry.Policy{}.Decide(retry.FailedRun{Attempt: 2, Now: now, Verdict: classify.Of(err)}, 0.5)
 		if !d.Retry {
 			panic(d)
 		}
