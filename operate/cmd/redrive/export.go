@@ -72,24 +72,27 @@ func exportTo(ctx context.Context, d *desk, s *store.Store, f store.Filter, to i
 	w := bufio.NewWriter(to)
 	p := term.NewProgress(d.Streams, "letters", 0, time.Now())
 	defer p.Close()
-	err = allLetters(ctx, s, f, func(l store.Letter) error {
+	defer func() { err = errors.Join(err, w.Flush()) }()
+	for l, err := range allLetters(ctx, s, f) {
+		if err != nil {
+			return n, err
+		}
 		doc, err := docOf(ctx, s, l.ID)
 		if errors.Is(err, store.ErrNotFound) {
-			return nil // its retention has ended meanwhile
+			continue // its retention has ended meanwhile
 		}
 		if err != nil {
-			return err
+			return n, err
 		}
 		line, err := term.JSON(doc, "", "")
 		if err != nil {
-			return err
+			return n, err
 		}
 		if _, err := w.Write(append(line, '\n')); err != nil {
-			return err
+			return n, err
 		}
 		n++
 		p.Set(int(n), time.Now())
-		return nil
-	})
-	return n, errors.Join(err, w.Flush())
+	}
+	return n, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -257,22 +256,23 @@ func docOfJob(ctx context.Context, s *store.Store, id int64) (doc jobDoc, err er
 	return doc, err
 }
 
-var errEnough = errors.New("enough letters were looked at")
-
 // troublesOf puts letters of a job together that went wrong alike.
 func troublesOf(ctx context.Context, s *store.Store, j store.Job) ([]troubleRow, error) {
 	rows := []troubleRow{}
 	at := map[[2]string]int{}
 	f, examined := j.Filter, 0
 	f.States = []store.State{store.StateReturned, store.StateUnknown, store.StateSent, store.StateCollected}
-	err := allLetters(ctx, s, f, func(l store.Letter) error {
+	for l, err := range allLetters(ctx, s, f) {
+		if err != nil {
+			return nil, err
+		}
 		if examined++; examined > mostExamined {
-			return errEnough
+			break
 		}
 		if l.Job != j.ID || l.Note == "" {
-			return nil
+			continue
 		}
-		key := [2]string{string(l.State), l.Note}
+		key := [2]string{l.State, l.Note}
 		i, ok := at[key]
 		if !ok {
 			i = len(rows)
@@ -283,10 +283,6 @@ func troublesOf(ctx context.Context, s *store.Store, j store.Job) ([]troubleRow,
 			}
 		}
 		rows[i].Letters++
-		return nil
-	})
-	if err != nil && !errors.Is(err, errEnough) {
-		return nil, err
 	}
 	slices.SortFunc(rows, func(a, b troubleRow) int { return int(b.Letters - a.Letters) })
 	return rows, nil

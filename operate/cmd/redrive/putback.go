@@ -77,19 +77,24 @@ func putAllBack(ctx context.Context, o order, f store.Filter, total int64) (put 
 		return err
 	}
 	f.States = discardable()
-	err = allLetters(ctx, o.store, f, func(l store.Letter) error {
+	for l, err := range allLetters(ctx, o.store, f) {
+		if err != nil {
+			return put, err
+		}
 		to := place{l.Broker, l.Source}
 		if waiting[to] = append(waiting[to], l.ID); len(waiting[to]) < mostPutBack {
-			return nil
+			continue
 		}
-		return flush(to)
-	})
-	for to := range waiting {
-		if err == nil {
-			err = flush(to)
+		if err := flush(to); err != nil {
+			return put, err
 		}
 	}
-	return put, err
+	for to := range waiting {
+		if err := flush(to); err != nil {
+			return put, err
+		}
+	}
+	return put, nil
 }
 
 // discardable are the states in which nobody but an operator has to do with a

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -297,21 +299,7 @@ func (p *paging) tell(s term.Streams, next string) {
 	}
 }
 
-// allLetters calls f with each letter that a filter selects, the latest death
-// first.
-func allLetters(ctx context.Context, s *store.Store, f store.Filter, do func(store.Letter) error) error {
-	for page := (store.Page{Limit: 1000}); ; {
-		list, err := s.Letters(ctx, f, page)
-		if err != nil {
-			return err
-		}
-		for _, l := range list.Letters {
-			if err := do(l); err != nil {
-				return err
-			}
-		}
-		if page.After = list.Next; page.After == "" {
-			return nil
-		}
-	}
+// allLetters returns all letters that a filter selects, the latest death first.
+func allLetters(ctx context.Context, s *store.Store, f store.Filter) iter.Seq2[letterRow, error] {
+	return pageOfLetters(ctx, s, f, math.MaxInt, new(string))
 }
