@@ -89,7 +89,7 @@ var house = map[string]row{
 	"operate/config": {
 		imports: []string{"operate/internal/text", "operate/internal/pgaddress", "operate/internal/typo"},
 		tests:   []string{"integration/goldentest"},
-		sdk:     []string{"github.com/goccy/go-yaml"},
+		sdk:     []string{"github.com/goccy/go-yaml", "github.com/prometheus/common"},
 	},
 	"operate/internal/pgaddress": {sdk: []string{"github.com/jackc/pgx"}},
 	"operate/cmd/redrive/internal/term": {

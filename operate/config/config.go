@@ -22,7 +22,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
+
+	"github.com/goccy/go-yaml/token"
 )
 
 // Config is a configuration that has no fault.
@@ -57,7 +60,7 @@ type Config struct {
 	Service Service `yaml:"service" unset:"as below"`
 
 	file  string
-	lines map[string]place // of the keys in the file
+	lines map[string]*token.Position // of the keys in the file
 }
 
 // Kinds of brokers.
@@ -260,8 +263,8 @@ type Collect struct {
 	MaxLetters int `yaml:"max_letters" default:"1000000"`
 }
 
-// Retention is how long the store keeps letters that are done with, from `1h`:
-// numbers with the units `d`, `h`, `m` and `s`.
+// Retention is how long the store keeps letters that are done with, from `1h`, in
+// the durations of Prometheus, such as `30d` or `1d12h`.
 type Retention struct {
 	// Confirmed is for letters that were sent back and handled.
 	Confirmed time.Duration `yaml:"confirmed" unset:"30d"`
@@ -282,7 +285,7 @@ type Serve struct {
 	Listen string `yaml:"listen" default:"127.0.0.1:7420"`
 
 	// Token is what callers must show. It has 16 characters or more.
-	Token *Secret `yaml:"token" unset:"none"`
+	Token *Token `yaml:"token" unset:"none"`
 
 	Web
 }
@@ -331,11 +334,11 @@ type Service struct {
 
 	// Tokens are what callers must show, by tenant. Each has 16 characters or more. A
 	// tenant may have several, so that they can be replaced.
-	Tokens map[string][]Secret `yaml:"tokens" unset:"none: everybody on this machine may act as every tenant"`
+	Tokens map[string][]Token `yaml:"tokens" unset:"none: everybody on this machine may act as every tenant"`
 
 	// MetricsToken is what readers of /metrics must show, which tells about all
 	// tenants. It has 16 characters or more.
-	MetricsToken *Secret `yaml:"metrics_token" unset:"/metrics is open to this machine where there are no tokens, and closed where there are"`
+	MetricsToken *Token `yaml:"metrics_token" unset:"/metrics is open to this machine where there are no tokens, and closed where there are"`
 
 	// Allow is what may be called: hosts such as `api.example.com`, `*.example.com` or
 	// `https://api.example.com:8443`, and networks that are not public, such as
@@ -375,7 +378,7 @@ type Quota struct {
 
 	// Bytes is how many bytes the bodies above 16 KiB may have, of all tasks
 	// that are PENDING, IN_FLIGHT or EXHAUSTED.
-	Bytes Room `yaml:"bytes" unset:"10GiB"`
+	Bytes Bytes `yaml:"bytes" unset:"10GiB"`
 
 	// Policies is how many versions of policies the tenant may have.
 	Policies int `yaml:"policies" unset:"1000"`
@@ -456,21 +459,21 @@ func Load(file string) (*Config, error) {
 // and no environment variable. The error joins every *[Fault], in the order of
 // the lines.
 func Parse(file string, text []byte) (*Config, error) {
-	d := &decoder{file: file, lines: map[string]place{}, meant: map[string]bool{}}
-	c := &Config{file: file, lines: d.lines}
-	root, ok := d.parse(text)
-	if !ok {
-		return nil, d.err()
+	c := &Config{file: file, lines: map[string]*token.Position{}}
+	d := &decoder{Config: c, meant: map[string]bool{}}
+	if root := d.parse(text); root != nil {
+		d.decode("", root, reflect.ValueOf(c).Elem())
+		d.check()
 	}
-	d.document(root, c)
-	c.check(d)
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	c.demandLength()
 	c.Retention.fill(Retention{kept, kept, kept})
 	for i := range c.Topics {
 		c.Topics[i].Retention.fill(c.Retention)
+	}
+	if c.Service.Store == nil {
+		c.Service.Store = &Store{URL: "service.db"}
 	}
 	c.Service.Quota.fill(Quota{1_000_000, 10 << 30, 1000})
 	for _, q := range c.Service.Quotas {
@@ -479,24 +482,7 @@ func Parse(file string, text []byte) (*Config, error) {
 	return c, nil
 }
 
-// demandLength has tokens be as long as nobody can guess.
-func (c *Config) demandLength() {
-	for _, token := range []*Secret{c.Serve.Token, c.Service.MetricsToken} {
-		if token != nil {
-			token.least = leastToken
-		}
-	}
-	for _, tokens := range c.Service.Tokens {
-		for i := range tokens {
-			tokens[i].least = leastToken
-		}
-	}
-}
-
-const (
-	kept       = 30 * day // unless the file says something else
-	leastToken = 16       // bytes
-)
+const kept = 30 * day // unless the file says something else
 
 func (r *Retention) fill(all Retention) {
 	r.Confirmed = cmp.Or(r.Confirmed, all.Confirmed)
@@ -512,12 +498,6 @@ func (q *Quota) fill(all Quota) {
 
 // File is the name of the configuration file.
 func (c *Config) File() string { return c.file }
-
-// Fault returns err as a fault of a key, such as "brokers.shop", for what only
-// its users can find out.
-func (c *Config) Fault(key string, err error) *Fault {
-	return &Fault{File: c.file, Line: c.lines[key].line, Column: c.lines[key].column, Key: key, Problem: err.Error(), cause: err}
-}
 
 // read returns a whole file, unless it is larger than max bytes.
 func read(file string, max int) ([]byte, error) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccy/go-yaml/token"
+
 	"github.com/redrive-go/redrive/operate/internal/text"
 	"github.com/redrive-go/redrive/operate/internal/typo"
 )
@@ -40,30 +42,52 @@ func (f *Fault) Error() string {
 // Unwrap returns what the fault was made of, if anything.
 func (f *Fault) Unwrap() error { return f.cause }
 
-// place is where something stands in the file.
-type place struct{ line, column int }
+// because returns a fault at the place of f.
+func (f Fault) because(problem, fix string, cause error) *Fault {
+	f.Problem, f.Fix, f.cause = problem, fix, cause
+	return &f
+}
+
+// at returns a fault of a key without a problem yet. It is at the key, or at what
+// is around one that is not there.
+func (c *Config) at(key string) Fault {
+	f := Fault{File: c.file, Key: key}
+	for around := key; around != ""; around = around[:max(strings.LastIndexAny(around, ".["), 0)] {
+		if at := c.lines[around]; at != nil {
+			f.Line, f.Column = at.Line, at.Column
+			break
+		}
+	}
+	return f
+}
+
+// Fault returns err as a fault of a key, such as "brokers.shop", for what only
+// its users can find out.
+func (c *Config) Fault(key string, err error) *Fault { return c.at(key).because(err.Error(), "", err) }
 
 // mostFaults is how many are reported: a file that is no configuration at all has
 // thousands.
 const mostFaults = 50
 
-// fault notes that something is wrong with a key at a place.
-func (d *decoder) fault(key string, at place, problem, fix string) {
-	d.faults = append(d.faults, &Fault{File: d.file, Line: at.line, Column: at.column, Key: key, Problem: problem, Fix: fix})
+// fault notes that something is wrong with a key.
+func (d *decoder) fault(key, problem, fix string) {
+	d.faults = append(d.faults, d.at(key).because(problem, fix, nil))
 }
 
-// wrong is fault for a key of the file, or for what is around one that is not there.
-func (d *decoder) wrong(key, problem, fix string) {
-	at := d.lines[key]
-	for around := key; at.line == 0 && around != ""; at = d.lines[around] {
-		around = around[:max(strings.LastIndexAny(around, ".["), 0)]
+// faultAt is fault for another place in the file; nil is none.
+func (d *decoder) faultAt(at *token.Position, key, problem, fix string) {
+	f := Fault{File: d.file, Key: key}
+	if at != nil {
+		f.Line, f.Column = at.Line, at.Column
 	}
-	d.fault(key, at, problem, fix)
+	d.faults = append(d.faults, f.because(problem, fix, nil))
 }
 
 // err joins the faults, or is nil.
 func (d *decoder) err() error {
-	sortFaults(d.faults)
+	slices.SortStableFunc(d.faults, func(a, b *Fault) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), strings.Compare(a.Key, b.Key))
+	})
 	var errs []error
 	for _, f := range d.faults[:min(len(d.faults), mostFaults)] {
 		errs = append(errs, f)
@@ -74,17 +98,8 @@ func (d *decoder) err() error {
 	return errors.Join(errs...)
 }
 
-// sortFaults puts faults into the order of the file.
-func sortFaults(faults []*Fault) {
-	slices.SortStableFunc(faults, func(a, b *Fault) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), strings.Compare(a.Key, b.Key))
-	})
-}
-
 // quoted is a word of the file for a message: short, and on one line.
-func quoted(word string) string {
-	return `"` + text.Line(word, 64) + `"`
-}
+func quoted(word string) string { return `"` + text.Line(word, 64) + `"` }
 
 // suggest says which of the words was meant, or which there are.
 func suggest(word string, words []string) string {

@@ -19,9 +19,11 @@ type Secret struct {
 	// File is the name of a file. A line feed at its end is not part of a secret.
 	File string `yaml:"file" unset:"see env"`
 
-	owner origin
-	least int // bytes
+	place Fault
 }
+
+// Token is a secret that callers show. It has 16 characters or more.
+type Token struct{ Secret }
 
 // Key says where a key of 32 random bytes or more is, and how it is written.
 type Key struct {
@@ -35,23 +37,14 @@ type Key struct {
 // File is the name of a file.
 type File struct {
 	name  string
-	owner origin
-}
-
-// origin is where something stands in a configuration.
-type origin struct {
-	file, key string
-	at        place
-}
-
-func (o origin) fault(problem, fix string, cause error) error {
-	return &Fault{File: o.file, Line: o.at.line, Column: o.at.column, Key: o.key, Problem: problem, Fix: fix, cause: cause}
+	place Fault
 }
 
 const (
-	maxSecret = 64 << 10 // bytes
-	leastKey  = 32       // bytes
-	writeRef  = "write {env: NAME} or {file: NAME}"
+	maxSecret  = 64 << 10 // bytes
+	leastToken = 16       // bytes
+	leastKey   = 32       // bytes
+	writeRef   = "write {env: NAME} or {file: NAME}"
 )
 
 // String says where the secret is.
@@ -79,73 +72,79 @@ func (f *File) UnmarshalText(text []byte) error {
 
 // Read returns the secret. The error is a *Fault without any of it.
 func (s Secret) Read() (string, error) {
-	text, err := s.owner.read(s.Env, s.File)
-	if err != nil {
-		return "", err
-	}
+	content, err := s.read()
 	if s.File != "" {
-		text = bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r"))
+		content = bytes.TrimSuffix(bytes.TrimSuffix(content, []byte("\n")), []byte("\r"))
 	}
-	switch {
-	case len(text) == 0:
-		return "", s.owner.fault(s.String()+" is empty", "write the secret there", nil)
-	case len(text) < s.least:
-		return "", s.owner.fault(s.String()+" is too short", fmt.Sprintf("use %d characters or more, such as the output of `openssl rand -hex 16`", s.least), nil)
+	if err == nil && len(content) == 0 {
+		err = s.place.because(s.String()+" is empty", "write the secret there", nil)
 	}
-	return string(text), nil
+	return string(content), err
+}
+
+// Read returns the token. The error is a *Fault without any of it.
+func (t Token) Read() (string, error) {
+	token, err := t.Secret.Read()
+	if err == nil && len(token) < leastToken {
+		return "", t.place.because(t.String()+" is too short", fmt.Sprintf("use %d characters or more, such as the output of `openssl rand -hex 16`", leastToken), nil)
+	}
+	return token, err
 }
 
 // Read returns the key. The error is a *Fault without any of it.
 func (k Key) Read() ([]byte, error) {
-	text, err := k.owner.read(k.Env, k.File)
+	content, err := k.read()
 	if err != nil {
 		return nil, err
 	}
 	switch k.Encoding {
 	case "hex":
-		text, err = hex.DecodeString(string(bytes.TrimSpace(text)))
+		content, err = hex.DecodeString(string(bytes.TrimSpace(content)))
 	case "base64":
-		text, err = base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
+		content, err = base64.StdEncoding.DecodeString(string(bytes.TrimSpace(content)))
 	}
 	if err != nil { // which quotes the bytes
-		return nil, k.owner.fault(k.Secret.String()+" is not "+k.Encoding, "see encoding", nil)
+		return nil, k.place.because(k.Secret.String()+" is not "+k.Encoding, "see encoding", nil)
 	}
-	if len(text) < leastKey {
-		return nil, k.owner.fault(k.Secret.String()+" is too short", "use 32 random bytes, such as the output of `openssl rand 32`", nil)
+	if len(content) < leastKey {
+		return nil, k.place.because(k.Secret.String()+" is too short", "use 32 random bytes, such as the output of `openssl rand 32`", nil)
 	}
-	return text, nil
+	return content, nil
 }
 
 // Read returns what is in the file. The error is a *Fault.
-func (f File) Read() ([]byte, error) { return f.owner.read("", f.name) }
-
-func (o origin) read(env, file string) ([]byte, error) {
-	if env != "" {
-		value, ok := os.LookupEnv(env)
-		if !ok {
-			return nil, o.fault("the environment variable "+env+" is not set", "set it", nil)
-		}
-		return []byte(value), nil
-	}
-	text, err := read(beside(o.file, file), maxSecret)
+func (f File) Read() ([]byte, error) {
+	content, err := read(beside(f.place.File, f.name), maxSecret)
 	if err != nil {
-		return nil, o.fault(err.Error(), "", err)
+		return nil, f.place.because(err.Error(), "", err)
 	}
-	return text, nil
+	return content, nil
+}
+
+// read returns the bytes in the variable or file.
+func (s Secret) read() ([]byte, error) {
+	if s.Env == "" {
+		return File{s.File, s.place}.Read()
+	}
+	value, ok := os.LookupEnv(s.Env)
+	if !ok {
+		return nil, s.place.because("the environment variable "+s.Env+" is not set", "set it", nil)
+	}
+	return []byte(value), nil
 }
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// stands takes note of where the reference is. It demands one place, and no text
+// refer takes note of where the reference is. It demands one place, and no text
 // where the name of a variable belongs: it may be the secret itself.
-func (s *Secret) stands(d *decoder, o origin) {
-	s.owner = o
+func (s *Secret) refer(d *decoder, key string) {
+	s.place = d.at(key)
 	switch {
 	case s.Env != "" && !variable.MatchString(s.Env):
-		d.wrong(o.key+".env", "is no name of an environment variable", "use letters, digits and _")
+		d.fault(key+".env", "is no name of an environment variable", "use letters, digits and _")
 	case (s.Env == "") == (s.File == ""):
-		d.wrong(o.key, "names no place, or two", writeRef)
+		d.fault(key, "names no place, or two", writeRef)
 	}
 }
 
-func (f *File) stands(_ *decoder, o origin) { f.owner = o }
+func (f *File) refer(d *decoder, key string) { f.place = d.at(key) }

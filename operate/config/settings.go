@@ -21,7 +21,11 @@ func (c *Config) Settings() []Setting {
 	var all []Setting
 	walk("", reflect.ValueOf(c).Elem(), func(key string, v reflect.Value) {
 		if value := show(v); value != "" {
-			all = append(all, Setting{key, value, c.lines[key].line})
+			line := 0
+			if at := c.lines[key]; at != nil {
+				line = at.Line
+			}
+			all = append(all, Setting{key, value, line})
 		}
 	})
 	return all
@@ -30,41 +34,42 @@ func (c *Config) Settings() []Setting {
 // CheckFiles reads every secret and every other file that the configuration names.
 // The error joins every *[Fault].
 func (c *Config) CheckFiles() error {
-	var faults []*Fault
+	d := &decoder{Config: c}
 	walk("", reflect.ValueOf(c).Elem(), func(_ string, v reflect.Value) {
 		var err error
 		switch v := v.Interface().(type) {
-		case Secret:
+		case interface{ Read() (string, error) }:
 			_, err = v.Read()
-		case Key:
-			_, err = v.Read()
-		case File:
-			if v.name != "" {
+		case interface{ Read() ([]byte, error) }:
+			if v != (File{}) {
 				_, err = v.Read()
 			}
 		}
 		if f, ok := errors.AsType[*Fault](err); ok {
-			faults = append(faults, f)
+			d.faults = append(d.faults, f)
 		}
 	})
-	return (&decoder{file: c.file, faults: faults}).err()
+	return d.err()
 }
 
 // walk visits every value that is no collection of others.
 func walk(key string, v reflect.Value, visit func(key string, v reflect.Value)) {
-	switch v.Interface().(type) {
-	case Secret, Key, File, []string:
+	_, isList := v.Interface().([]string)
+	_, isValue := v.Interface().(fmt.Stringer)
+	switch {
+	case v.Kind() == reflect.Pointer && v.IsNil():
+		return
+	case v.Kind() == reflect.Pointer:
+		walk(key, v.Elem(), visit)
+		return
+	case isList || isValue:
 		visit(key, v)
 		return
 	}
 	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			walk(key, v.Elem(), visit)
-		}
 	case reflect.Struct:
 		for _, f := range fieldsOf(v) {
-			walk(strings.TrimPrefix(key+"."+f.name, "."), f.value, visit)
+			walk(below(key, f.key), f.value, visit)
 		}
 	case reflect.Map:
 		names := v.MapKeys()
@@ -87,7 +92,7 @@ func show(v reflect.Value) string {
 	case []string:
 		return strings.Join(value, ", ")
 	case time.Duration:
-		return durationText(value)
+		return Wait(value).String()
 	}
 	if v.IsZero() {
 		return ""
