@@ -127,11 +127,11 @@ func routes() []route {
 func (a *API) Handler() http.Handler { return a.handler(newTurns()) }
 
 func (a *API) handler(large *shares) http.Handler {
-	gate, meter := newGate(a.Tokens), &meter{count: a.Store.Usage}
+	tokens, meter := a.tokens(), &meter{count: a.Store.Usage}
 	mux := http.NewServeMux()
 	for _, op := range routes() {
 		mux.HandleFunc(op.method+" "+op.path, func(w http.ResponseWriter, r *http.Request) {
-			tenant, p := gate.tenant(r)
+			tenant, p := tenantOf(r, tokens)
 			if p != nil {
 				a.fail(w, r, p)
 				return

@@ -1,14 +1,11 @@
 package service
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"net"
 	"net/http"
 	"strings"
 
 	"github.com/redrive-go/redrive/operate/internal/text"
-
 	"github.com/redrive-go/redrive/operate/internal/web"
 )
 
@@ -18,34 +15,28 @@ const DefaultTenant = "default"
 // Token lets callers act as a tenant.
 type Token struct{ Tenant, Secret string }
 
-// gate says which tenant a request is of.
-type gate []struct {
-	tenant string
-	sum    [sha256.Size]byte
-}
-
-func newGate(tokens []Token) gate {
-	g := make(gate, len(tokens))
-	for i, t := range tokens {
-		g[i].tenant, g[i].sum = t.Tenant, sha256.Sum256([]byte(t.Secret))
+// tokens are those of callers, whose holders are tenants.
+func (a *API) tokens() (all web.Tokens) {
+	for _, t := range a.Tokens {
+		all = all.With(t.Tenant, t.Secret)
 	}
-	return g
+	return all
 }
 
-// tenant is whose request this is. Without tokens everybody on this machine is whom
-// they say.
-func (g gate) tenant(r *http.Request) (string, *problem) {
+// tenantOf is whose request this is. Without tokens everybody on this machine is
+// whom they say.
+func tenantOf(r *http.Request, tokens web.Tokens) (string, *problem) {
 	named := r.Header.Values("X-Tenant")
 	if len(named) > 1 || len(named) == 1 && !isTenant(named[0]) {
 		return "", invalidTenant.because("X-Tenant must be one name of at most %d letters, digits, -, _ and ., which does not begin", text.MaxWord)
 	}
-	if len(g) == 0 {
+	if len(tokens) == 0 {
 		if p := untrusted(r); p != nil {
 			return "", p
 		}
 		return append(named, DefaultTenant)[0], nil
 	}
-	tenant, ok := g.holder(r)
+	tenant, ok := tokens.Holder(r)
 	switch {
 	case !ok:
 		return "", unauthorized.because("send the token of your tenant as Authorization: Bearer")
@@ -76,22 +67,6 @@ func Local(h http.Handler) http.Handler {
 		web.Admit(r)
 		h.ServeHTTP(w, r)
 	})
-}
-
-// holder is the tenant whose token a request shows. It takes as long for every token.
-func (g gate) holder(r *http.Request) (tenant string, ok bool) {
-	shown := r.Header.Values("Authorization")
-	if len(shown) != 1 {
-		return "", false
-	}
-	scheme, secret, _ := strings.Cut(shown[0], " ")
-	sum := sha256.Sum256([]byte(secret))
-	for _, t := range g {
-		if subtle.ConstantTimeCompare(sum[:], t.sum[:]) == 1 {
-			tenant, ok = t.tenant, true
-		}
-	}
-	return tenant, ok && strings.EqualFold(scheme, "Bearer")
 }
 
 // isTenant keeps names out that mean something in a file system.

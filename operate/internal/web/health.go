@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -16,33 +18,28 @@ const (
 // a second, and never twice at the same time, so that callers without a token
 // cannot overload the store.
 func Health(check func(context.Context) error) http.Handler {
-	h := &health{check: check, turn: make(chan struct{}, 1)}
-	h.turn <- struct{}{}
-	return h
+	return &health{check: check}
 }
 
 type health struct {
 	check func(context.Context) error
-	turn  chan struct{} // has one value; a request takes it to use at and err
-	at    time.Time     // when the latest check ended
+	calls singleflight.Group // one at a time uses at and err
+	at    time.Time          // when the latest check ended
 	err   error
 }
 
 // ServeHTTP implements http.Handler.
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	select {
-	case <-h.turn:
 	case <-r.Context().Done():
-		return
+	case latest := <-h.calls.DoChan("", func() (any, error) { return nil, h.latest() }):
+		if latest.Err != nil {
+			http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte("ok\n"))
 	}
-	err := h.latest()
-	h.turn <- struct{}{}
-	if err != nil {
-		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n"))
 }
 
 // latest returns the result of the latest check, and checks first if that is

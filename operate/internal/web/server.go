@@ -2,12 +2,10 @@ package web
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,9 +82,9 @@ func (s *Server) guarded(h http.Handler) http.Handler {
 	if s.Token == "" && s.Open != nil {
 		return s.Open(h)
 	}
+	readers := Tokens{}.With("", s.Token)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if s.Token != "" && (!ok || subtle.ConstantTimeCompare([]byte(shown), []byte(s.Token)) != 1) {
+		if _, ok := readers.Holder(r); !ok && s.Token != "" {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "show the token of "+s.Setting, http.StatusUnauthorized)
 			return
