@@ -116,12 +116,12 @@ var house = map[string]row{
 	},
 	"operate/store": {
 		imports: []string{"brokers", "dlq", "operate/internal/sqldb"},
-		tests:   []string{"integration/goldentest", "integration/postgrestest", "operate/internal/breaktest"},
+		tests:   []string{"integration/goldentest", "integration/postgrestest", "operate/internal/breaktest", "operate/internal/storetest"},
 	},
 	"operate/service": {
 		imports: []string{"classify", "httpretry", "operate/internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
 		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
-		tests:   []string{"integration/postgrestest", "integration/goldentest", "operate/internal/breaktest", "operate/service/scheduletest"},
+		tests:   []string{"integration/postgrestest", "integration/goldentest", "operate/internal/breaktest", "operate/internal/storetest", "operate/service/scheduletest"},
 	},
 	"operate/service/redisschedule": {
 		imports: []string{"operate/service", "redisguard"},

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -17,15 +16,10 @@ import (
 
 	"github.com/redrive-go/redrive/integration/postgrestest"
 	"github.com/redrive-go/redrive/operate/internal/sqldb"
+	"github.com/redrive-go/redrive/operate/internal/storetest"
 )
 
-// must fails the test at once if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, fails, onBoth, rawDB = storetest.Must, storetest.Fails, storetest.OnBoth, storetest.Raw
 
 // errOf returns the error of a call alone.
 func errOf[T any](_ T, err error) error { return err }
@@ -46,21 +40,6 @@ func same[T any](t testing.TB, what string, got, want T) {
 	t.Helper()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s: got %+v\nwant %+v", what, got, want)
-	}
-}
-
-// fails wants an error that is another, or that has a text in it.
-func fails(t testing.TB, err error, want any) {
-	t.Helper()
-	switch want := want.(type) {
-	case error:
-		if !errors.Is(err, want) {
-			t.Errorf("error: got %v, want %v", err, want)
-		}
-	case string:
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error: got %v, want %q", err, want)
-		}
 	}
 }
 
@@ -88,12 +67,6 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func after(d time.Duration) time.Time { return noon.Add(d) }
 
-// onBoth runs a test on an SQLite file and, where there is one, on Postgres.
-func onBoth(t *testing.T, test func(t *testing.T, url string)) {
-	t.Run("sqlite", func(t *testing.T) { test(t, filepath.Join(t.TempDir(), "tasks.db")) })
-	t.Run("postgres", func(t *testing.T) { test(t, postgrestest.Schema(t, postgrestest.URL(t))) })
-}
-
 // onStores is onBoth for tests that need one open store.
 func onStores(t *testing.T, test func(t *testing.T, s *Store)) {
 	onBoth(t, func(t *testing.T, url string) { test(t, openStore(t, url)) })
@@ -118,19 +91,6 @@ func openStore(t testing.TB, url string) *Store {
 		must(t, errOf(s.PutPolicy(t.Context(), policy(tenant, 5))))
 	}
 	return s
-}
-
-// rawDB opens the database of a store beside the store.
-func rawDB(t testing.TB, url string) *sql.DB {
-	t.Helper()
-	driver := "sqlite"
-	if strings.HasPrefix(url, "postgres") {
-		driver = "pgx"
-	}
-	db, err := sql.Open(driver, url)
-	must(t, err)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
 }
 
 func policy(tenant string, attempts int) Policy {

@@ -3,7 +3,6 @@ package store_test
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -21,19 +20,6 @@ import (
 	"github.com/redrive-go/redrive/integration/postgrestest"
 	"github.com/redrive-go/redrive/operate/store"
 )
-
-// raw opens the database of a store beside the store.
-func raw(t testing.TB, url string) *sql.DB {
-	t.Helper()
-	driver := "sqlite"
-	if strings.HasPrefix(url, "postgres") {
-		driver = "pgx"
-	}
-	db, err := sql.Open(driver, url)
-	must(t, err)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
-}
 
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()

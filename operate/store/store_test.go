@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -15,16 +14,11 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/integration/postgrestest"
+	"github.com/redrive-go/redrive/operate/internal/storetest"
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// must fails the test at once if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, fails, onBoth, raw = storetest.Must, storetest.Fails, storetest.OnBoth, storetest.Raw
 
 // errOf returns the error of a call alone.
 func errOf[T any](_ T, err error) error { return err }
@@ -48,29 +42,8 @@ func same[T any](t testing.TB, what string, got, want T) {
 	}
 }
 
-// fails wants an error that is another, or that has a text in it.
-func fails(t testing.TB, err error, want any) {
-	t.Helper()
-	switch want := want.(type) {
-	case error:
-		if !errors.Is(err, want) {
-			t.Errorf("error: got %v, want %v", err, want)
-		}
-	case string:
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error: got %v, want %q", err, want)
-		}
-	}
-}
-
 // noon is when the tests begin.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-
-// onBoth runs a test on an SQLite file and, where there is one, on Postgres.
-func onBoth(t *testing.T, test func(t *testing.T, url string)) {
-	t.Run("sqlite", func(t *testing.T) { test(t, sqliteFile(t)) })
-	t.Run("postgres", func(t *testing.T) { test(t, postgrestest.Schema(t, postgrestest.URL(t))) })
-}
 
 // onStores is onBoth for tests that need one open store.
 func onStores(t *testing.T, test func(t *testing.T, s *store.Store)) {
