@@ -185,7 +185,7 @@ func TestAttackForgedCount(t *testing.T) {
 }
 
 // Whoever writes to the queue of retries may spoil messages of its own: a due
-// time beyond all shelves is clamped, and others come.
+// time beyond all delay queues is clamped, and others come.
 func TestAttackForgedRetry(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		far := time.Now().AddDate(9, 0, 0).UTC().Format(time.RFC3339Nano)
@@ -234,7 +234,7 @@ func TestAttackForgedRetryUnderSecret(t *testing.T) {
 	})
 }
 
-// Retries of a queue that is gone, more than a shelf has on their way at once, hold
+// Retries of a queue that is gone, more than a delay queue has on their way at once, hold
 // up those of no other queue, and are kept.
 func TestDeletedQueueHoldsUpNobody(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
@@ -246,7 +246,7 @@ func TestDeletedQueueHoldsUpNobody(t *testing.T) {
 		w.number(other, 0, stranded)
 		batch := make([]brokers.Settlement, 0, stranded)
 		for _, d := range w.receive(stranded) {
-			batch = append(batch, retry(d, 2*time.Second)) // with the others, all on one shelf
+			batch = append(batch, retry(d, 2*time.Second)) // with the others, all on one delay queue
 		}
 		for _, err := range w.settle(batch...) {
 			if err != nil {

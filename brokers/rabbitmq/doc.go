@@ -10,7 +10,7 @@
 //     Delivery.Session ends, and settling it is brokers.ErrLeaseLost without a
 //     word to the broker, where its delivery tag may stand for another message
 //     by then. The library's own recovery is off.
-//   - A retry is never early: it waits on a shelf that is no longer than its
+//   - A retry is never early: it waits on a delay queue that is no longer than its
 //     delay, or on none if that is below 2 s, and Meta.DueAt tells whichever
 //     worker receives it how long to hold it.
 //   - Headers, with the types of AMQP, and properties come through any number
@@ -33,20 +33,20 @@
 //	redrive.retry.v1.orders      the queue for what comes back from a delay
 //	orders-dead                  its dead-letter topic, as the subscription names it
 //	redrive.dead.v1              exchange (direct) from the first two to the third
-//	redrive.return.v1            exchange (direct) from the shelves to the second
+//	redrive.return.v1            exchange (direct) from the delay queues to the second
 //	redrive.copy.v1              exchange (direct) from workers to the second and the third
 //	redrive.unroutable.v1        what comes back to a queue that is gone: exchange (fanout) and queue
-//	redrive.delay.v2.2000        a shelf of 2 s: exchange (fanout) and queue
+//	redrive.delay.v2.2000        a delay queue of 2 s: exchange (fanout) and queue
 //
 // Retries have a queue of their own, so that a backlog makes none of them late,
 // and because only workers write to it, if only they may: elsewhere the attempt
 // and the due time in a message are anybody's claim and are not read.
 //
-// A shelf is a queue in which every message waits for the same time, and is
+// A delay queue is a queue in which every message waits for the same time, and is
 // then dead-lettered, at least once, through redrive.return.v1 to the queue
-// that its routing key names, or to redrive.unroutable.v1 if that is gone: a shelf
+// that its routing key names, or to redrive.unroutable.v1 if that is gone: a delay queue
 // keeps what it cannot route, and would soon move nothing else. All topics share
-// the shelves. There are as many as MaxDelay needs,
+// the delay queues. There are as many as MaxDelay needs,
 // 31 for 15 minutes and never more than 40 in a vhost, since delays over 24
 // hours take several turns. A delay up to 16 s takes one turn, up to a minute one
 // or two, and up to 15 minutes two or three, and four at most.
@@ -64,7 +64,7 @@
 //
 // # Who may write what
 //
-// A worker writes to the shelves and to redrive.copy.v1, which leads to the queues
+// A worker writes to the delay queues and to redrive.copy.v1, which leads to the queues
 // of retries and dead letters alone. It needs no right to write to the default
 // exchange, unless it publishes to other queues.
 //
@@ -143,9 +143,8 @@
 // # Connections
 //
 // Each source has one connection, with at most ten channels for all of its topics
-// together and ten for their retries, and one more of either for each 2000 of
-// Subscription.InFlight; all publishing shares another. An ordered topic has a
-// channel of its own.
+// together and ten for their retries; all publishing shares another. An ordered
+// topic has a channel of its own.
 // Receive connects again when it finds the connection lost, once per call, and
 // returns what went wrong. When the broker blocks
 // publishing because it is short of memory or disk, Receive hands out one
@@ -155,18 +154,21 @@
 // is refused where the topic has no dead-letter queue, or its queue is not known to
 // dead-letter at least once.
 //
-// Prefetching begins at one message a queue, so that one which kills its
-// workers is charged alone, goes on to 32 when that is taken, unless it has
-// been lost several times or connections are brief, and doubles when a worker
-// uses up what it is sent: up to Subscription.InFlight, to 2000 if the worker
-// is fast, and to 4000 if acks wait for the copies of retries. Of a queue with
-// a single active consumer it is Subscription.InFlight, up to 2000, from the
-// start. A topic that is paused for 1.5 s is no longer consumed, but for what
-// is still being worked on, and what is buffered of it goes back. An ordered
-// topic has one consumer, which a larger prefetch replaces while nothing is on
-// its way, and keeps it over a pause. When its first buffered message has used
-// up three eighths of its lease, or a large message finds no room in the
-// buffer, the worker closes the topic's channel. The broker then requeues the
-// topic's unacked messages in order. The worker first takes all messages that an
-// earlier close has left in the queue, and gives them back too.
+// Each queue has one consumer. Its prefetch begins at one, so that a message which
+// kills its workers is charged alone, goes on to 32 when that is taken, unless it has
+// been lost several times or connections are brief, and doubles when a worker uses up
+// what it is sent: up to Subscription.InFlight, and to 4000 if the worker is fast. A
+// larger prefetch takes another consumer, at a moment when nothing is on its way to
+// the one before. Of a queue with a single active consumer, and for a subscription
+// that only reads, it is Subscription.InFlight from the start.
+//
+// An ack waits at most 40 ms for those of earlier deliveries, and then goes alone.
+//
+// A topic that is paused for 1.5 s is no longer consumed, but for what is still being
+// worked on, and its buffer goes back. So does a buffer whose first message has used
+// up three eighths of its lease. An ordered topic keeps its consumer over a pause. If
+// its buffer is that old, or a large message finds no room in it, the worker closes
+// the topic's channel. The broker then requeues the topic's unacked messages in order.
+// The worker first takes all messages that an earlier close has left in the queue, and
+// gives them back too.
 package rabbitmq

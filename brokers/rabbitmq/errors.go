@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -17,6 +18,26 @@ const existing = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/us
 
 // stopped is the section of that page about retries that do not come back.
 const stopped = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use-existing-queues.md#when-retries-stop-coming-back"
+
+// What tells errors apart that have one code is the broker's English, and what it says
+// of a difference is all that AMQP shows of a queue that exists.
+const (
+	saysLogin     = "Login was refused"
+	saysLimit     = "limit" // of connections or channels
+	saysDown      = "is down"
+	saysNoLeader  = "is down or inaccessible"
+	saysStream    = "of queue type rabbit_stream_queue"
+	saysUnequal   = "inequivalent arg"
+	saysInvalid   = "invalid arg '"
+	saysTooLarge  = "message size %d is larger than "
+	saysExchange  = "exchange '%s' in vhost"
+	saysTLS       = "remote error: tls: " // our own library's, of what the broker has against our certificate
+	defaultByName = "amq.default"
+)
+
+// saysDifferent has the name of an argument, and what it is: none, 'VALUE' if it has
+// the type of what was sent, or the value 'VALUE' of type 'TYPE'.
+var saysDifferent = regexp.MustCompile(saysUnequal + ` '(.+?)' for queue '.* but current is (none|(?:the value )?'(.*?)'(?: of type '(.*)')?)$`)
 
 // explain turns an error of the broker into one that says what to do. What an
 // operator must cure is brokers.ErrMisconfigured, what is missing brokers.ErrNotFound.
@@ -34,12 +55,12 @@ func explain(err error) error {
 		return errors.New("the connection was lost during the login")
 	case e == amqp.ErrSASL:
 		fix = "the broker offers none of these ways to log in: change auth_mechanism in Options.URLs, or enable one there"
-	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "Login was refused"):
+	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, saysLogin):
 		fix = "check user and password, and that the user may connect from here"
 	case e.Code == amqp.AccessRefused:
 		fix = "grant the user the rights to configure, write and read that this needs"
 	case e.Code == amqp.NotAllowed:
-		if strings.Contains(e.Reason, "limit") || strings.Contains(e.Reason, "is down") {
+		if strings.Contains(e.Reason, saysLimit) || strings.Contains(e.Reason, saysDown) {
 			return err
 		}
 		fix = "create the vhost, or grant the user access to it"
@@ -47,9 +68,9 @@ func explain(err error) error {
 		return fmt.Errorf("the queue has no leader, which is elected or comes back with its node: %w", err)
 	case e.Code == amqp.NotFound:
 		kind, fix = brokers.ErrNotFound, "create what is missing, or let Run declare it (Options.Verify is false)"
-	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
+	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, saysUnequal):
 		fix = "it exists with other properties, which cannot be changed: delete it when it is empty and let Run declare it anew, or use another name (" + existing + ")"
-	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "of queue type rabbit_stream_queue"):
+	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, saysStream):
 		fix = "it is a stream, of which nothing can be taken: read it with a consumer of streams"
 	case e.Code == amqp.ResourceLocked:
 		fix = "it belongs to one connection alone (exclusive): use another name"
@@ -68,7 +89,7 @@ func explain(err error) error {
 // queue that exists, and nobody leads.
 func lacksLeader(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Code == amqp.NotFound && strings.Contains(e.Reason, "is down or inaccessible")
+	return ok && e.Code == amqp.NotFound && strings.Contains(e.Reason, saysNoLeader)
 }
 
 // speaksTLS is the screen's error text for a broker that answers with a TLS record. The
@@ -82,15 +103,14 @@ const speaksTLS = "this port speaks TLS"
 func isTLS(err error) bool {
 	_, ours := errors.AsType[*tls.CertificateVerificationError](err)
 	_, none := errors.AsType[tls.RecordHeaderError](err)
-	return ours || none || strings.Contains(err.Error(), "remote error: tls: ")
+	return ours || none || strings.Contains(err.Error(), saysTLS)
 }
 
 // tooLarge reports whether err is how the broker refuses a body of size bytes:
 // it closes the channel, and with it fails whatever else is on its way there.
 func tooLarge(err error, size int) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "larger than") &&
-		strings.Contains(e.Reason, fmt.Sprintf("message size %d ", size))
+	return ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, fmt.Sprintf(saysTooLarge, size))
 }
 
 // deniesExchange reports whether err is how the broker refuses what is
@@ -98,5 +118,5 @@ func tooLarge(err error, size int) bool {
 func deniesExchange(err error, exchange string) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
-		strings.Contains(e.Reason, fmt.Sprintf("exchange '%s' in vhost", cmp.Or(exchange, "amq.default")))
+		strings.Contains(e.Reason, fmt.Sprintf(saysExchange, cmp.Or(exchange, defaultByName)))
 }

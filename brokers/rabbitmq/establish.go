@@ -48,15 +48,12 @@ func (l *link) complete(t topology, found *survey, b *Broker) (err error) {
 		return err
 	}
 	for name, x := range found.absent {
-		err := l.request(func(ch *amqp.Channel) error {
-			return ch.ExchangeDeclare(name, x.kind, true, false, false, false, x.args)
-		})
-		if err != nil {
+		if err := l.exchange(x, (*amqp.Channel).ExchangeDeclare); err != nil {
 			return fmt.Errorf("exchange %q: %w", name, err)
 		}
 	}
 	for _, q := range found.missing {
-		if err := l.declare(q.name, shape{durable: true, args: q.args}); err != nil {
+		if err := l.declare(q.name, q.args); err != nil {
 			return fmt.Errorf("queue %q: %w", q.name, err)
 		}
 	}
@@ -120,19 +117,18 @@ func (l *link) survey(ctx context.Context, t topology, b *Broker) (survey, error
 
 // gaps are what is missing: blocking where Open declares none of it.
 func (s survey) gaps(verify bool) (gaps []inspect.Finding) {
+	severity, why := inspect.Blocking, ", and Options.Verify lets Run declare none"
+	fix := "import the definitions that redrive doctor --topology prints, with rabbitmqctl import_definitions"
+	switch {
+	case verify:
+	case s.denied != nil:
+		why = ", and the user may not declare what is missing"
+	default:
+		severity, why, fix = inspect.Noted, ": the first worker that starts declares it", "start a worker, or "+fix
+	}
 	missing := func(name, what string) {
-		f := inspect.Finding{Severity: inspect.Blocking, Missing: true, Topic: name, Why: "there is no such " + what, See: existing,
-			Fix: "import the definitions that redrive doctor --topology prints, with rabbitmqctl import_definitions"}
-		switch {
-		case verify:
-			f.Why += ", and Options.Verify lets Run declare none"
-		case s.denied != nil:
-			f.Why += ", and the user may not declare what is missing"
-		default:
-			f.Severity = inspect.Noted
-			f.Why += ": the first worker that starts declares it"
-			f.Fix = "start a worker, or " + f.Fix
-		}
+		f := finding(severity, name, "there is no such "+what+why, fix)
+		f.Missing = true
 		gaps = append(gaps, f)
 	}
 	for _, q := range s.missing {
@@ -142,6 +138,10 @@ func (s survey) gaps(verify bool) (gaps []inspect.Finding) {
 		missing(name, "exchange")
 	}
 	return gaps
+}
+
+func finding(severity inspect.Severity, topic, why, fix string) inspect.Finding {
+	return inspect.Finding{Severity: severity, Topic: topic, Why: why, Fix: fix, See: existing}
 }
 
 // of returns what is known of a queue that exists.
@@ -160,22 +160,12 @@ func (l *link) find(name string) error {
 	if err := l.exists(name); err != nil {
 		return err
 	}
-	args := comparing(amqp.Table{argType: "quorum"})
-	for _, durable := range []bool{true, false} { // which the broker compares first
-		err := l.request(func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(name, durable, false, false, false, args)
-			return err
-		})
-		d, _ := differenceIn(err, args)
-		if d.name == "auto_delete" {
-			return fmt.Errorf("%w: it deletes itself, with what is left in it, when its last consumer leaves (auto_delete), as this one would: "+
-				"move its messages to a queue that stays", brokers.ErrMisconfigured)
-		}
-		if d.name != "durable" {
-			break
-		}
+	is, _, err := l.look(queue{name: name, args: amqp.Table{argType: typeQuorum}})
+	if is.args[propertyAutoDelete] != nil {
+		return fmt.Errorf("%w: it deletes itself, with what is left in it, when its last consumer leaves (auto_delete), as this one would: "+
+			"move its messages to a queue that stays", brokers.ErrMisconfigured)
 	}
-	return nil
+	return err
 }
 
 func (l *link) exists(name string) error { return l.request(l.passively(name)) }
@@ -188,113 +178,98 @@ func (l *link) passively(name string) func(*amqp.Channel) error {
 	}
 }
 
-// shape is how a queue is declared.
-type shape struct {
-	durable, autoDelete bool
-	args                amqp.Table
-}
+// Properties of a queue, which stand among its arguments here.
+const (
+	propertyDurable    = "durable"
+	propertyAutoDelete = "auto_delete"
+	propertyExclusive  = "exclusive"
+)
 
-func (l *link) declare(name string, s shape) error {
+func (l *link) declare(name string, args amqp.Table) error {
+	args = maps.Clone(args)
+	durable, autoDelete := args[propertyDurable] != false, args[propertyAutoDelete] == true
+	delete(args, propertyDurable)
+	delete(args, propertyAutoDelete)
 	return l.request(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(name, s.durable, s.autoDelete, false, false, s.args)
+		_, err := ch.QueueDeclare(name, durable, autoDelete, false, false, args)
 		return err
 	})
 }
+
+// argNone is an argument that no queue of another kind than a stream can be declared
+// with, and that is not compared: with it nothing is declared.
+const argNone = "x-max-age"
 
 // look finds out what a queue is like, and declares none. The broker shows no
 // arguments, but compares those of a declaration, and names one difference at a
 // time: so it is asked again with what it named before.
 func (l *link) look(q queue) (is quality, exists bool, err error) {
-	s := shape{durable: true, args: comparing(q.args)}
+	args := maps.Clone(q.args)
+	args[argNone], args[propertyDurable], args[propertyAutoDelete] = "1D", true, false
 	known := map[string]bool{}
 	for {
-		err := l.declare(q.name, s)
+		err := l.declare(q.name, args)
 		e, _ := errors.AsType[*amqp.Error](err)
-		switch d, differs := differenceIn(err, s.args); {
+		switch name, value, differs := differenceIn(err, args); {
 		case err == nil:
-			delete(s.args, argNone)
-			return quality{queue: q, kind: cmp.Or(textOf(s.args[argType]), typeClassic), args: s.args, declared: s.args, flaws: s.flaws()}, true, nil
+			delete(args, argNone)
+			maps.DeleteFunc(args, func(name string, value any) bool { return textOf(value) == lasting[name] })
+			return quality{queue: q, kind: cmp.Or(textOf(args[argType]), typeClassic), args: args, declared: args}, true, nil
+		case differs && value == typeStream:
+			return quality{queue: q, kind: typeStream}, true, nil
+		case differs && !known[name]:
+			known[name] = true
+			if delete(args, name); value != nil {
+				args[name] = value
+			}
 		case e == nil:
 			return is, false, err
-		case differs && !known[d.name]:
-			known[d.name] = true
-			s.learn(d)
-		case strings.Contains(e.Reason, "invalid arg '"+argNone+"'"):
+		case strings.Contains(e.Reason, saysInvalid+argNone):
 			return is, false, nil
 		case e.Code == amqp.ResourceLocked:
-			return quality{queue: q, flaws: []string{"exclusive"}}, true, nil
+			return quality{queue: q, args: amqp.Table{propertyExclusive: true}}, true, nil
 		case e.Code != amqp.AccessRefused:
 			return is, false, err
-		default:
-			return l.lookFromAfar(q, err)
-		}
-		if s.args[argType] == typeStream {
-			return quality{queue: q, kind: typeStream}, true, nil
-		}
-	}
-}
-
-// lookFromAfar finds out whether a queue exists that the user may not configure,
-// as denied says.
-func (l *link) lookFromAfar(q queue, denied error) (is quality, exists bool, err error) {
-	err = l.exists(q.name)
-	if errors.Is(err, brokers.ErrNotFound) {
-		return quality{denied: errors.Join(err, denied)}, false, nil
-	}
-	return quality{queue: q, unknown: true}, err == nil, err
-}
-
-// learn makes the shape more like what is there.
-func (s *shape) learn(d difference) {
-	switch d.name {
-	case "durable":
-		s.durable = !s.durable
-	case "auto_delete":
-		s.autoDelete = !s.autoDelete
-	default:
-		if delete(s.args, d.name); d.value != nil {
-			s.args[d.name] = d.value
+		default: // the user may not configure it
+			denied := err
+			err := l.exists(q.name)
+			if errors.Is(err, brokers.ErrNotFound) {
+				return quality{denied: errors.Join(err, denied)}, false, nil
+			}
+			return quality{queue: q, unknown: true}, err == nil, err
 		}
 	}
 }
 
-func (s shape) flaws() (flaws []string) {
-	if !s.durable {
-		flaws = append(flaws, "durable")
-	}
-	if s.autoDelete {
-		flaws = append(flaws, "auto_delete")
-	}
-	return flaws
+// exchange declares the exchange of a binding, or looks for it.
+func (l *link) exchange(x binding, declare func(ch *amqp.Channel, name, kind string, durable, autoDelete, internal, noWait bool, args amqp.Table) error) error {
+	return l.request(func(ch *amqp.Channel) error {
+		return declare(ch, x.exchange, x.kind, true, false, false, false, x.args)
+	})
 }
 
 // lookAt looks for an exchange. A declaration of one that exists compares its kind.
 func (l *link) lookAt(x binding, s *survey) error {
-	err := l.request(func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclarePassive(x.exchange, x.kind, true, false, false, false, x.args)
-	})
+	err := l.exchange(x, (*amqp.Channel).ExchangeDeclarePassive)
 	if errors.Is(err, brokers.ErrNotFound) {
 		s.absent[x.exchange] = x
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = l.exchange(x, (*amqp.Channel).ExchangeDeclare)
 	}
-	err = l.request(func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclare(x.exchange, x.kind, true, false, false, false, x.args)
-	})
 	e, _ := errors.AsType[*amqp.Error](err)
 	switch {
 	case e == nil:
 		return err
 	case e.Code == amqp.AccessRefused:
-		s.findings = append(s.findings, inspect.Finding{Severity: inspect.Unverified, Topic: x.exchange, See: existing,
-			Why: fmt.Sprintf("that it is a durable %s exchange could not be compared: the broker does that only for users with the right to configure it", x.kind),
-			Fix: "grant that right, or look yourself"})
+		s.findings = append(s.findings, finding(inspect.Unverified, x.exchange,
+			fmt.Sprintf("that it is a durable %s exchange could not be compared: the broker does that only for users with the right to configure it", x.kind),
+			"grant that right, or look yourself"))
 	case e.Code == amqp.PreconditionFailed:
-		s.findings = append(s.findings, inspect.Finding{Severity: inspect.Blocking, Topic: x.exchange, See: existing,
-			Why: fmt.Sprintf("the exchange must be a durable %s exchange, and retries and dead letters would not arrive: %s", x.kind, e.Reason),
-			Fix: "delete it when it is empty and let Run declare it anew"})
+		s.findings = append(s.findings, finding(inspect.Blocking, x.exchange,
+			fmt.Sprintf("the exchange must be a durable %s exchange, and retries and dead letters would not arrive: %s", x.kind, e.Reason),
+			"delete it when it is empty and let Run declare it anew"))
 	default:
 		return err
 	}
@@ -315,74 +290,37 @@ func (l *link) bind(x binding, s *survey) error {
 	if e == nil || e.Code != amqp.AccessRefused || fresh || !old {
 		return err
 	}
-	s.findings = append(s.findings, inspect.Finding{Severity: inspect.Unverified, Topic: x.queue, See: existing,
-		Why: fmt.Sprintf("its binding to the exchange %q (routing key %q) could not be made sure of: that takes the rights to write to the queue and to read from the exchange", x.exchange, x.key),
-		Fix: "grant them, or see to the binding yourself"})
+	s.findings = append(s.findings, finding(inspect.Unverified, x.queue,
+		fmt.Sprintf("its binding to the exchange %q (routing key %q) could not be made sure of: that takes the rights to write to the queue and to read from the exchange", x.exchange, x.key),
+		"grant them, or see to the binding yourself"))
 	return nil
 }
 
-// argNone is an argument that no queue of another kind than a stream can be declared
-// with, and that is not compared: with it nothing is declared.
-const argNone = "x-max-age"
-
-func comparing(args amqp.Table) amqp.Table {
-	args = maps.Clone(args)
-	args[argNone] = "1D"
-	return args
-}
-
-// difference is an argument, or another property, that a queue has other than
-// it should. value is nil if it is not set.
-type difference struct {
-	name  string
-	value any
-}
-
-// differenceIn reads what the broker says: "inequivalent arg 'NAME' for queue
-// ... but current is CURRENT", where CURRENT is none, 'VALUE' if it has the type
-// of what was sent, or the value 'VALUE' of type 'TYPE'.
-func differenceIn(err error, sent amqp.Table) (difference, bool) {
+// differenceIn is an argument, or another property, that a queue has other than it
+// should, by what the broker says. The value is nil if it is not set.
+func differenceIn(err error, sent amqp.Table) (name string, value any, ok bool) {
 	e, ok := errors.AsType[*amqp.Error](err)
 	if !ok {
-		return difference{}, false
+		return "", nil, false
 	}
-	_, rest, ok := strings.Cut(e.Reason, "inequivalent arg '")
-	name, rest, ok2 := strings.Cut(rest, "' for queue '")
-	const before = " but current is "
-	at := strings.LastIndex(rest, before)
-	if !ok || !ok2 || at < 0 {
-		return difference{}, false
+	parts := saysDifferent.FindStringSubmatch(e.Reason)
+	if parts == nil {
+		return "", nil, false
 	}
-	value, ok := currentValue(rest[at+len(before):], sent[name])
-	return difference{name, value}, ok
-}
-
-func currentValue(text string, like any) (value any, ok bool) {
-	if text == "none" {
-		return nil, true
+	name, text := parts[1], parts[3]
+	typ, _ := describe(sent[name])
+	switch typ = cmp.Or(parts[4], typ); {
+	case parts[2] == "none":
+	case typ == "bool":
+		value, err = strconv.ParseBool(text)
+		return name, value, err == nil
+	case typ == "longstr" || typ == "" || typ == "void":
+		value = text
+	default:
+		value, err = strconv.ParseInt(text, 10, 64)
+		return name, value, err == nil
 	}
-	typ := "longstr"
-	switch like.(type) {
-	case int64:
-		typ = "long"
-	case bool:
-		typ = "bool"
-	}
-	if typed, ok := strings.CutPrefix(text, "the value "); ok {
-		if text, typ, ok = strings.Cut(typed, " of type "); !ok {
-			return nil, false
-		}
-	}
-	text, typ = strings.Trim(text, "'"), strings.Trim(typ, "'")
-	switch typ {
-	case "longstr":
-		return text, true
-	case "bool":
-		value, err := strconv.ParseBool(text)
-		return value, err == nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil
+	return name, value, true
 }
 
 // request calls try, and repeats it while the queue has no leader.

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -16,10 +17,11 @@ func (b *Broker) SetLook(d time.Duration) { b.look = d }
 
 // IsCalm reports whether a source starts and ends no consumers at the moment.
 func IsCalm(s brokers.Source) bool {
-	b := s.(*source)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.session != nil && !b.session.busy.Load()
+	release, calm := HoldChanges(s)
+	if calm {
+		release()
+	}
+	return calm
 }
 
 // HoldChanges keeps a calm source from starting and ending consumers until release
@@ -27,28 +29,33 @@ func IsCalm(s brokers.Source) bool {
 func HoldChanges(s brokers.Source) (release func(), ok bool) {
 	b := s.(*source)
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	n := b.session
-	b.mu.Unlock()
-	if n == nil || !n.busy.CompareAndSwap(false, true) {
+	if n == nil || !n.steering.TryLock() {
 		return nil, false
 	}
-	return n.changed, true
+	if !n.isCalm(time.Now()) {
+		n.steering.Unlock()
+		return nil, false
+	}
+	return n.steering.Unlock, true
 }
 
 // HoldAcks makes acks wait for those of earlier deliveries for d, so that no
 // machine is too slow for them to travel together. Call it before Open.
-func (b *Broker) HoldAcks(d time.Duration) { b.paces = paces{d, d, d} }
+func (b *Broker) HoldAcks(d time.Duration) { b.tick = d }
 
 // Buffered is how many bytes of bodies wait in a source to be handed out.
 func Buffered(s brokers.Source) int {
 	b := s.(*source)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	size := 0
-	for _, f := range b.feeds {
-		size += b.buffered(f)
+	all := 0
+	for _, in := range b.session.intakes {
+		_, size := b.session.buffered(in)
+		all += size
 	}
-	return size
+	return all
 }
 
 // SizeOfHeaders is what headers are taken to need on the wire.
@@ -69,16 +76,11 @@ func DeliveryCount(d *brokers.Delivery) int { return d.Token.(*token).count }
 // Seclusion is for how long a message that has been lost so often is charged alone.
 func Seclusion(count int) time.Duration { return seclusion(count) }
 
-// Waiting returns the number of messages of a topic that wait in a source to be
-// handed out.
-func Waiting(s brokers.Source, topic string) (n int) {
+// TurnsBack reports whether an ordered source is about to give the buffer of a topic
+// back.
+func TurnsBack(s brokers.Source, topic string) bool {
 	b := s.(*source)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, f := range b.feeds {
-		if f.queue == topic {
-			n += b.queued(f)
-		}
-	}
-	return n
+	return b.session != nil && slices.ContainsFunc(b.session.intakes, func(in *intake) bool { return in.queue == topic && in.spills.Load() })
 }

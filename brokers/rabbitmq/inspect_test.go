@@ -96,7 +96,7 @@ func TestInspectCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.manager.Transport = c
-			plan := b.names.plan(brokers.Subscription{Topics: []string{"orders"}, MaxDelay: time.Minute}, planShelves(time.Minute))
+			plan := b.names.plan(brokers.Subscription{Topics: []string{"orders"}, MaxDelay: time.Minute}, planDelays(time.Minute))
 			found := b.inspectCluster(t.Context(), "/shop", plan, survey{queues: tt.queues})
 			if len(found) != len(tt.want) {
 				t.Errorf("%s: found %v, want %q", tt.name, found, tt.want)
@@ -180,7 +180,15 @@ func TestTopologyNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var d definitions
+	var d struct {
+		Queues []struct {
+			Name, Vhost string
+			Durable     bool
+			AutoDelete  bool `json:"auto_delete"`
+			Arguments   object
+		}
+		Exchanges, Bindings []object
+	}
 	if err := json.Unmarshal([]byte(text), &d); err != nil {
 		t.Fatal(err)
 	}

@@ -24,19 +24,13 @@ type endpoint struct {
 	mechanisms []func(*amqp.PlainAuth) amqp.Authentication
 }
 
-// mechanism is a way to log in, by the name in the parameter auth_mechanism.
-func mechanism(name string) func(*amqp.PlainAuth) amqp.Authentication {
-	switch strings.ToUpper(name) {
-	case "PLAIN":
-		return func(a *amqp.PlainAuth) amqp.Authentication { return a }
-	case "AMQPLAIN":
-		return func(a *amqp.PlainAuth) amqp.Authentication {
-			return &amqp.AMQPlainAuth{Username: a.Username, Password: a.Password}
-		}
-	case "EXTERNAL":
-		return func(*amqp.PlainAuth) amqp.Authentication { return &amqp.ExternalAuth{} }
-	}
-	return nil
+// mechanisms are ways to log in, by the name in the parameter auth_mechanism.
+var mechanisms = map[string]func(*amqp.PlainAuth) amqp.Authentication{
+	"PLAIN": func(a *amqp.PlainAuth) amqp.Authentication { return a },
+	"AMQPLAIN": func(a *amqp.PlainAuth) amqp.Authentication {
+		return &amqp.AMQPlainAuth{Username: a.Username, Password: a.Password}
+	},
+	"EXTERNAL": func(*amqp.PlainAuth) amqp.Authentication { return &amqp.ExternalAuth{} },
 }
 
 func newEndpoint(url string) (endpoint, error) {
@@ -56,7 +50,7 @@ func newEndpoint(url string) (endpoint, error) {
 		names = []string{"PLAIN"}
 	}
 	for _, name := range names {
-		m := mechanism(name)
+		m := mechanisms[strings.ToUpper(name)]
 		if m == nil {
 			return e, errors.New("names an auth_mechanism that is none of plain, amqplain and external")
 		}
@@ -107,14 +101,32 @@ func (b *Broker) config(to endpoint, purpose string) amqp.Config {
 		Properties: amqp.NewConnectionProperties(),
 	}
 	config.Properties.SetClientConnectionName("redrive " + purpose)
-	account := to.PlainAuth()
-	if b.options.Credentials != nil {
-		account.Username, account.Password = b.options.Credentials()
-	}
+	account := b.account(to)
 	for _, mechanism := range to.mechanisms {
 		config.SASL = append(config.SASL, login{mechanism(account), config.Properties})
 	}
 	return config
+}
+
+// account is what to log in with.
+func (b *Broker) account(at endpoint) *amqp.PlainAuth {
+	account := at.PlainAuth()
+	if b.options.Credentials != nil {
+		account.Username, account.Password = b.options.Credentials()
+	}
+	return account
+}
+
+// bounded calls f with a connection that ends with it, and with ctx.
+func (b *Broker) bounded(ctx context.Context, purpose string, f func(*link) error) error {
+	l, err := b.dial(ctx, purpose)
+	if err != nil {
+		return err
+	}
+	defer l.close(ctx, brokers.ErrClosed)
+	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
+	defer stop()
+	return f(l)
 }
 
 func (b *Broker) dialOne(ctx context.Context, to endpoint, purpose string) (*link, error) {
@@ -129,7 +141,7 @@ func (b *Broker) dialOne(ctx context.Context, to endpoint, purpose string) (*lin
 		if err != nil {
 			return nil, err
 		}
-		l.wire = &gatherer{Conn: conn}
+		l.wire = newGatherer(conn)
 		stop = context.AfterFunc(ctx, func() { conn.Close() })
 		above, err := to.secure(ctx, l.wire, b.options.TLS)
 		if err != nil {

@@ -19,8 +19,9 @@ const lookPace = 20 * time.Second
 func (n *session) cancelled(in *intake) {
 	n.source.mu.Lock()
 	in.ended, in.feed.unsure = true, true
+	in.feed.again = time.Now().Add(electionPause) // until then a queue that is being deleted may seem to be there
 	n.source.mu.Unlock()
-	n.source.woken.Wake()
+	n.kick.Wake()
 }
 
 // isGone reports whether the queue of in is deleted, of which the broker is about to
@@ -39,7 +40,7 @@ func (n *session) reconsume(ins []*intake) error {
 		in.ended = false
 		n.source.mu.Unlock()
 		if ended { // the worker keeps its messages: they have no queue to go back to
-			if err := in.leave((*lane).cancel); err != nil {
+			if err := n.leave(in, false); err != nil {
 				return err
 			}
 		}
@@ -100,7 +101,7 @@ func (s *source) miss(f *feed, err error) {
 	} else {
 		s.losses = append(s.losses, &brokers.TopicError{Topic: f.topic, Err: s.lost(f, err)})
 	}
-	f.next = time.Now().Add(wait)
+	f.again = time.Now().Add(wait)
 	time.AfterFunc(wait, s.woken.Wake)
 }
 
@@ -165,7 +166,7 @@ func (b *Broker) restore(o *outlet, out []outgoing, errs []error) {
 // exchange. It reports whether that succeeded.
 func (b *Broker) lay(o *outlet, exchange, key string) bool {
 	for _, s := range b.sources.Open() {
-		t := b.names.plan(s.sub, s.shelves)
+		t := b.names.plan(s.sub, s.delays)
 		if name, leads := t.behind(exchange, key); leads {
 			_, err := o.establish(o.ctx, t.part(name), b)
 			return err == nil

@@ -314,13 +314,13 @@ func TestQueueOfRetriesDeletedInUse(t *testing.T) {
 // that may declare nothing names the fix.
 func TestTargetsDeletedInUse(t *testing.T) {
 	eachWay(t, func(p *pair, verify bool) {
-		dead, shelf := p.topic+".dead", p.prefix+".delay.v2.2000"
+		dead, wait := p.topic+".dead", p.prefix+".delay.v2.2000"
 		p.sends(p.topic, "a")
 		d := p.next(patience)
 		letter := brokers.Message{ID: "letter", Body: []byte("letter")}
 		for queue, send := range map[string]func() error{
-			shelf: func() error { return p.settle(retry(d, 2*time.Second))[0] },
-			dead:  func() error { return p.broker.Publish(p.Context(), dead, letter) },
+			wait: func() error { return p.settle(retry(d, 2*time.Second))[0] },
+			dead: func() error { return p.broker.Publish(p.Context(), dead, letter) },
 		} {
 			p.delete(queue)
 			err := send()

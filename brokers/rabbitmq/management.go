@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,64 +38,36 @@ func (o *object) UnmarshalJSON(text []byte) error {
 // mostAnswer bounds an answer of the management API.
 const mostAnswer = 16 << 20
 
-// ask gets what is at a path of the management API.
-func (b *Broker) ask(ctx context.Context, into any, path ...string) (found bool, err error) {
-	return b.askFor(ctx, into, nil, path...)
-}
-
-// askFor is ask with parameters.
-func (b *Broker) askFor(ctx context.Context, into any, query url.Values, path ...string) (found bool, err error) {
-	answer, err := b.get(ctx, query, path...)
-	if err != nil {
-		return false, err
-	}
-	defer answer.Body.Close()
-	switch answer.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return false, nil
-	default:
-		return false, refusal(answer)
-	}
-	return true, readAnswer(answer, into)
-}
-
-func readAnswer(answer *http.Response, into any) error {
-	if err := json.NewDecoder(io.LimitReader(answer.Body, mostAnswer)).Decode(into); err != nil {
-		return fmt.Errorf("read the answer of the management API at %s: %w", answer.Request.URL.Redacted(), err)
-	}
-	return nil
-}
-
-// refusal is the error of an answer that says no.
-func refusal(answer *http.Response) error {
-	return fmt.Errorf("the management API at %s answers %s: check Options.ManagementURL, and that the user has the tag management or monitoring",
-		answer.Request.URL.Redacted(), answer.Status)
-}
-
-// get asks the management API. The caller closes the body.
-func (b *Broker) get(ctx context.Context, query url.Values, path ...string) (*http.Response, error) {
+// ask gets what is at a path of the management API, and decodes it into something,
+// unless there is no such thing. A check that has failed is an answer, too.
+func (b *Broker) ask(ctx context.Context, into any, query url.Values, path ...string) (*http.Response, error) {
 	for i, part := range path {
 		path[i] = url.PathEscape(part)
 	}
-	address := strings.TrimSuffix(b.options.ManagementURL, "/") + "/api/" + strings.Join(path, "/")
-	if query != nil {
-		address += "?" + query.Encode()
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	address := strings.TrimSuffix(b.options.ManagementURL, "/") + "/api/" + strings.Join(path, "/") + "?" + query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(address, "?"), nil)
 	if err != nil {
 		return nil, redacted(err)
 	}
 	if request.URL.User == nil {
-		account := b.endpoints[0].PlainAuth()
-		if b.options.Credentials != nil {
-			account.Username, account.Password = b.options.Credentials()
-		}
+		account := b.account(b.endpoints[0])
 		request.SetBasicAuth(account.Username, account.Password)
 	}
 	answer, err := b.manager.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("ask the management API: %w", redacted(err))
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusNotFound:
+		return answer, nil
+	case http.StatusOK, http.StatusServiceUnavailable:
+	default:
+		return answer, fmt.Errorf("the management API at %s answers %s: check Options.ManagementURL, and that the user has the tag management or monitoring",
+			request.URL.Redacted(), answer.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, mostAnswer)).Decode(into); err != nil {
+		return answer, fmt.Errorf("read the answer of the management API at %s: %w", request.URL.Redacted(), err)
 	}
 	return answer, nil
 }
@@ -112,8 +85,7 @@ func redacted(err error) error {
 // arguments where AMQP did not show them.
 func (b *Broker) readManaged(ctx context.Context, q *quality, all policies) error {
 	var m managed
-	found, err := b.ask(ctx, &m, "queues", q.vhost, q.name)
-	if err != nil || !found {
+	if answer, err := b.ask(ctx, &m, nil, "queues", q.vhost, q.name); err != nil || answer.StatusCode != http.StatusOK {
 		return err
 	}
 	q.members = m.Members
@@ -122,10 +94,7 @@ func (b *Broker) readManaged(ctx context.Context, q *quality, all policies) erro
 		for name, value := range m.Arguments {
 			q.declared[name] = whole(value)
 		}
-		q.kind, q.unknown = textOf(q.declared[argType]), false
-		if q.kind == "" {
-			q.kind = typeClassic
-		}
+		q.kind, q.unknown = cmp.Or(textOf(q.declared[argType]), typeClassic), false
 	}
 	q.args = maps.Clone(q.declared)
 	if m.Effective != nil {

@@ -18,7 +18,7 @@ import (
 const (
 	// headerRoom is what properties and headers may take of a frame together,
 	// so that there is room for what the broker notes when the message leaves
-	// a shelf.
+	// a delay queue.
 	headerRoom = 120 << 10
 
 	// set aside are headers and properties that would have an effect on the
@@ -237,13 +237,13 @@ func (b *Broker) id(h brokers.Headers) string {
 
 // understand turns what came from the queue of topic, or from its retries,
 // into a message. How far it has come is read where only workers write, and
-// anybody may have forged it elsewhere. What is due later than any shelf or
+// anybody may have forged it elsewhere. What is due later than any delay queue or
 // policy of this worker has it is no note of one like it.
 func (b *Broker) understand(d *amqp.Delivery, topic string, retried bool, limits wire.Limits) (brokers.Message, brokers.Meta) {
 	h := headersOf(d)
 	if retried {
 		h, limits.Trusted = b.seal.Progress(h, topic, d.MessageId, d.Body)
-		limits.MaxDelay = max(limits.MaxDelay, longestShelf)
+		limits.MaxDelay = max(limits.MaxDelay, longestDelay)
 	}
 	m, meta := wire.Decode(h, limits)
 	if d.MessageId != "" {

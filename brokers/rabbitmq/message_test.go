@@ -86,24 +86,6 @@ func TestForeignMessage(t *testing.T) {
 	})
 }
 
-// A message that expired in another queue has a death record already.
-func TestRetriesOfDeadLettered(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		first := w.prefix + ".delay.v2.250"
-		err := w.do(func(ch *amqp.Channel) error {
-			return ch.Publish(first, w.retries(), true, false, amqp.Publishing{Body: []byte("a"), DeliveryMode: amqp.Persistent, MessageId: "a"})
-		})
-		if err != nil {
-			w.Fatal(err)
-		}
-		d := w.receive(1)[0]
-		for range 3 {
-			d = w.again(d)
-		}
-		w.ack(d)
-	})
-}
-
 func TestRefusesWhatTheBrokerWould(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	inWorlds(t, rabbitmq.Options{MessageLimit: 1 << 20}, func(w *world) {
@@ -198,22 +180,6 @@ func TestDeadLetteredByTheBroker(t *testing.T) {
 				}
 			}
 			w.ack(d)
-		}
-	})
-}
-
-// A death that somebody forged is bounded, and of no consequence.
-func TestForgedDeath(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		for _, forged := range []any{
-			"text", []any{}, []any{"text"}, []any{amqp.Table{}}, []any{amqp.Table{"reason": strings.Repeat("x", 300), "count": "many"}},
-		} {
-			w.foreign(w.topic, amqp.Publishing{Body: []byte("a"), Headers: amqp.Table{"x-death": forged}})
-			d := w.receive(1)[0]
-			if got := d.Meta().Origin.Get("death-reason"); got != "" {
-				w.Errorf("x-death %v: death-reason %.20q, want none", forged, got)
-			}
-			w.ack(w.again(d))
 		}
 	})
 }

@@ -1,8 +1,6 @@
 package rabbitmq
 
 import (
-	"context"
-	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,62 +16,30 @@ import (
 // all messages that it has begun with, or they would run twice. It must also have
 // received all messages that went back earlier: see drain.
 
-// ends reports whether in spills and its consumers may end. The consumers of an
-// ordered intake may end when the worker has no unsettled message of it.
-func (in *intake) ends() bool {
-	return in.spills.Load() && (!in.ordered || in.out.Load() == 0)
-}
-
-// turnBack empties the buffers of ordered intakes. Their channels end when the worker
-// has settled its other messages. A message that was given back often is replaced by
-// a copy, as in handBack, and loses its place.
-func (s *source) turnBack(n *session, ins []*intake) {
-	feeds := s.restart(ins)
-	if s.broker.publisher.blocked() == nil {
-		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
-		s.renew(ctx, feeds, (*token).often)
-		cancel()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.session != n {
-		return
-	}
-	for _, in := range ins {
-		in.spills.Store(true)
-		for _, i := range in.items {
-			i.token.lose()
-		}
-		in.items = nil
-	}
-}
-
 // shut closes the channel of an ordered intake, after the worker has settled
 // all messages that it has begun with. Acks that the broker has not applied by
-// then are lost, as with a connection.
-func (l *lane) shut(in *intake) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := l.session
-	if err := l.flush(len(l.tags.waiting)); err != nil {
+// then are lost, as with a connection. The caller holds the lock.
+func (c *channel) shut(in *intake) error {
+	n := c.session
+	if err := c.flush(time.Now()); err != nil {
 		return err
 	}
-	if err := l.drain(in); err != nil {
+	if err := c.drain(in); err != nil {
 		return err
 	}
-	l.retire()
-	if err := n.call(l.ch.Close); err != nil {
+	c.retire()
+	if err := n.call(c.ch.Close); err != nil {
 		return err
 	}
-	in.pumps.Wait()
-	in.back = int(in.unackedOn(l).Load())
+	in.pump.Wait()
+	in.back = int(in.unacked.Swap(0))
+	in.channel, in.tag, in.base = nil, "", 0
 	in.granted.Store(0)
+	in.stale.Store(0)
 	in.last.Store(0) // the tags of the next channel begin anew
-	delete(in.unacked, l)
-	l.group.lanes = nil
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lanes = slices.DeleteFunc(n.lanes, func(other *lane) bool { return other == l })
+	delete(n.channels, c.key)
 	return nil
 }
 
@@ -92,14 +58,10 @@ const drainTime = 5 * time.Second
 // queue. So do messages that went back often: the broker could dead-letter them
 // after another redelivery. A queue with a single active consumer is not drained:
 // its next consumer would be that of another worker.
-func (l *lane) drain(in *intake) error {
-	n, guess := l.session, 0
-	for end := time.Now().Add(drainTime); in.again.Load() && !in.single && time.Now().Before(end); {
-		g, found := l.consumers[in]
-		if !found {
-			return nil
-		}
-		if in.quiet(g.prefetch) {
+func (c *channel) drain(in *intake) error {
+	n, guess := c.session, 0
+	for end := time.Now().Add(drainTime); in.again.Load() && !in.single && in.tag != "" && time.Now().Before(end); {
+		if in.quiet() {
 			more := in.back - int(in.last.Load())
 			if more < 1 { // what is left went back from another worker or session
 				guess = max(1, 2*guess)
@@ -108,7 +70,10 @@ func (l *lane) drain(in *intake) error {
 			if n.isGone(in) || guess > 0 && n.source.readOnly { // a reader takes no more messages than it gave back
 				return nil
 			}
-			if err := l.swap(in, min(more, mostWindow)); err != nil {
+			if in.merges {
+				more += int(in.unacked.Load())
+			}
+			if err := c.serve(in, more); err != nil {
 				return err
 			}
 		}

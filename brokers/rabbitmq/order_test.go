@@ -30,20 +30,6 @@ func TestOrderedSource(t *testing.T) {
 	})
 }
 
-// So does one whose worker holds what it gets, as it does with retries whose keys
-// wait for them.
-func TestOrderedSourceOfWhoHolds(t *testing.T) {
-	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		const inFlight = 3000
-		w.closeSource()
-		w.number(w.topic, 0, inFlight)
-		w.openOrdered(inFlight)
-		ds := w.receive(inFlight)
-		w.inOrder(ds, 0)
-		w.settleAll(ds)
-	})
-}
-
 func (w *world) openOrdered(inFlight int) {
 	w.Helper()
 	sub := w.subscription(w.topic)

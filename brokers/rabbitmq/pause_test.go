@@ -282,28 +282,6 @@ func TestPauseWithoutSession(t *testing.T) {
 	})
 }
 
-// It gives its buffer back before the broker would take it, and goes on from there.
-func TestPauseOfAnOrderedTopicEndsBeforeTheLease(t *testing.T) {
-	inTwo(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, 10*time.Millisecond, func(w *two) {
-		w.closeSource()
-		w.openOrdered(1000)
-		const messages = 20
-		w.number(w.topic, 0, messages)
-		first := w.receive(1)
-		w.await("the others wait with the worker", func() bool { return w.depth(w.topic) == 0 })
-		w.settleAll(first)
-		w.source.Pause(w.topic)
-		w.await("they are back", func() bool {
-			w.nothing(0)
-			return w.depth(w.topic) == messages-1
-		})
-		w.source.Pause()
-		ds := w.receive(messages - 1)
-		w.inOrder(ds, 1)
-		w.settleAll(ds)
-	})
-}
-
 // An ordered topic keeps its buffer over a pause, and its order.
 func TestPauseKeepsTheOrder(t *testing.T) {
 	inTwo(t, rabbitmq.Options{}, 10*time.Millisecond, func(w *two) {

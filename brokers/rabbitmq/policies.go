@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"reflect"
 	"regexp"
 	"slices"
@@ -28,9 +29,9 @@ type policy struct {
 // readPolicies gets the policies of a vhost. If the user may not see them, they stay
 // unknown.
 func (b *Broker) readPolicies(ctx context.Context, vhost string) (p policies) {
-	users, err := b.ask(ctx, &p.users, "policies", vhost)
-	operators, err2 := b.ask(ctx, &p.operators, "operator-policies", vhost)
-	p.known = users && operators && err == nil && err2 == nil
+	users, err := b.ask(ctx, &p.users, nil, "policies", vhost)
+	operators, err2 := b.ask(ctx, &p.operators, nil, "operator-policies", vhost)
+	p.known = err == nil && err2 == nil && users.StatusCode == http.StatusOK && operators.StatusCode == http.StatusOK
 	return p
 }
 

@@ -141,35 +141,31 @@ func (p *publisher) publish(ctx context.Context, out []outgoing) []error {
 	errs := make([]error, len(out))
 	for from := 0; from < len(out); from += chunk {
 		to := min(from+chunk, len(out))
-		err := p.publishChunk(ctx, out[from:to], errs[from:to])
-		for i := range errs[from:to] {
-			if err != nil && errs[from+i] == nil {
-				errs[from+i] = err
+		if err := p.publishChunk(ctx, out[from:to], errs[from:to]); err != nil {
+			for i := from; i < to; i++ {
+				errs[i] = err
 			}
 		}
 	}
 	return errs
 }
 
-// publishChunk sets errs. Its own error is that of the messages that were not
-// sent.
+// publishChunk sets errs, or returns why nothing was sent.
 func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []error) error {
 	if !p.enter() {
 		return brokers.ErrClosed
 	}
 	defer p.calls.Done()
 	o, err := p.connected(ctx)
-	if err != nil {
-		return fmt.Errorf("not published: %w", err)
+	if err == nil {
+		err = o.admit(ctx)
 	}
-	if err := o.admit(ctx); err != nil {
+	if err != nil {
 		return fmt.Errorf("not published: %w", err)
 	}
 	confirms, err := o.send(out)
-	if err != nil {
-		for i := range errs[len(confirms):] {
-			errs[len(confirms)+i] = unconfirmed(out[len(confirms)+i], err)
-		}
+	for i := len(confirms); i < len(out); i++ {
+		errs[i] = unconfirmed(out[i], err)
 	}
 	o.await(ctx, p.broker.options.ConfirmTimeout, out[:len(confirms)], confirms, errs)
 	p.broker.restore(o, out, errs)

@@ -112,7 +112,7 @@ type Broker struct {
 	publisher *publisher
 	grace     time.Duration // of paused topics; tests shorten it
 	look      time.Duration // between two looks for a queue that is gone, see lookPace
-	paces     paces         // of acks that wait; tests lengthen them
+	tick      time.Duration // of acks that wait; tests lengthen it
 	seal      adapter.Seal
 	manager   *http.Client
 
@@ -138,7 +138,7 @@ func New(options Options) (*Broker, error) {
 		manager:   &http.Client{Timeout: options.CallTimeout, Transport: &http.Transport{TLSClientConfig: options.TLS, DisableKeepAlives: true}},
 		grace:     grace,
 		look:      lookPace,
-		paces:     paces{stragglers: stragglerPace, retryStragglers: retryStragglerPace, starved: starvedPace},
+		tick:      tick,
 	}
 	b.names = names{prefix: b.options.Prefix}
 	b.publisher = newPublisher(b)
@@ -260,19 +260,14 @@ func (b *Broker) declare(ctx context.Context, topics []string) error {
 	if err := b.names.check(brokers.Subscription{Topics: topics}, b.names.longestTopic()); err != nil {
 		return err
 	}
-	l, err := b.dial(ctx, "declarations")
-	if err != nil {
-		return err
-	}
-	defer l.close(ctx, brokers.ErrClosed)
-	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
-	defer stop()
 	var t topology
 	for _, topic := range topics {
 		t.queues = append(t.queues, queue{topic, entry, true, b.names.topicArgs(topic, deliveryLimit)})
 	}
-	_, err = l.establish(ctx, t, b)
-	return err
+	return b.bounded(ctx, "declarations", func(l *link) error {
+		_, err := l.establish(ctx, t, b)
+		return err
+	})
 }
 
 // Close closes the sources that are still open and then the connection for

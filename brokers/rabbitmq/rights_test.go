@@ -119,7 +119,7 @@ func (w *world) refuses(options rabbitmq.Options, parts ...string) {
 func TestRightsToVerify(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf, dead := w.prefix+".delay.v2.250", w.topic+".dead"
+		wait, dead := w.prefix+".delay.v2.250", w.topic+".dead"
 		for _, verify := range []bool{false, true} {
 			src := w.opens(w.options(w.user("^$", ".*", ".*"), verify))
 			if n := len(src.Capabilities().Findings); n < 10 {
@@ -128,7 +128,7 @@ func TestRightsToVerify(t *testing.T) {
 			src.Close(w.Context())
 
 			src = w.opens(w.options(w.user(`^(?!.*delay\.v2\.250$)`, ".*", ".*"), verify))
-			w.noted(src, "unverified "+shelf, "unverified "+shelf) // queue and exchange
+			w.noted(src, "unverified "+wait, "unverified "+wait) // queue and exchange
 			src.Close(w.Context())
 
 			src = w.opens(w.options(w.user(".*", `^(?!.*\.dead$)`, ".*"), verify))
@@ -204,7 +204,7 @@ func TestRightsOfWorkers(t *testing.T) {
 			w.source = src
 			w.publish("a")
 			d := w.receive(1)[0]
-			for _, delay := range []time.Duration{300 * time.Millisecond, 2 * time.Second} { // the longer one goes to a shelf
+			for _, delay := range []time.Duration{300 * time.Millisecond, 2 * time.Second} { // the longer one goes to a delay queue
 				if err := w.settle(retry(d, delay))[0]; err != nil {
 					w.Fatalf("%+v: Retry after %v: %v", tt, delay, err)
 				}
@@ -293,9 +293,9 @@ func TestInspectWithoutRights(t *testing.T) {
 func TestVerifyBinds(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf, dead := w.prefix+".delay.v2.2000", w.prefix+".dead.v1"
+		wait, dead := w.prefix+".delay.v2.2000", w.prefix+".dead.v1"
 		for _, unbind := range []func(*amqp.Channel) error{
-			func(ch *amqp.Channel) error { return ch.QueueUnbind(shelf, "", shelf, nil) },
+			func(ch *amqp.Channel) error { return ch.QueueUnbind(wait, "", wait, nil) },
 			func(ch *amqp.Channel) error { return ch.QueueUnbind(w.topic+".dead", w.topic, dead, nil) },
 		} {
 			if err := w.do(unbind); err != nil {
@@ -305,7 +305,7 @@ func TestVerifyBinds(t *testing.T) {
 		w.source = w.opens(w.options(w.user("^$", ".*", ".*"), true))
 		w.publish("a")
 		if err := w.settle(retry(w.receive(1)[0], 2*time.Second))[0]; err != nil {
-			w.Errorf("Retry over the shelf that was not bound: %v", err)
+			w.Errorf("Retry over the delay queue that was not bound: %v", err)
 		}
 		w.ack(w.receive(1)...)
 		if err := w.do(func(ch *amqp.Channel) error {

@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 			[]string{"noted x-delivery-limit", "noted x-dead-letter-strategy"}},
 		{"a limit of length that refuses", quality{queue: topic, kind: typeClassic, args: amqp.Table{argMaxLength: int64(9), argOverflow: overflowReject}, read: true}, []string{"noted x-queue-type"}},
 		{"a limit of bytes that drops", quality{queue: topic, kind: typeClassic, args: amqp.Table{argMaxBytes: int64(9)}, read: true}, []string{"blocking x-overflow", "noted x-queue-type"}},
-		{"everything", quality{queue: topic, kind: typeClassic, flaws: []string{"durable"}, args: amqp.Table{argTTL: int64(5), argExpires: int64(5)}, read: true},
+		{"everything", quality{queue: topic, kind: typeClassic, args: amqp.Table{propertyDurable: false, argTTL: int64(5), argExpires: int64(5)}, read: true},
 			[]string{"blocking durable", "blocking x-message-ttl", "blocking x-expires", "noted x-queue-type"}},
 		{"a stream", quality{queue: topic, kind: typeStream, args: amqp.Table{argTTL: int64(5)}}, []string{"blocking x-queue-type"}},
 		{"looks at letters are counted", quality{queue: dead, kind: typeQuorum, args: quorum(nil), read: true, drops: true}, []string{"noted x-delivery-limit"}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 )
 
@@ -61,57 +62,45 @@ func (s *screen) limit(frameSize int) {
 	}
 }
 
+// Read returns what is left of a frame, and reads the next one first if nothing is.
 func (s *screen) Read(p []byte) (n int, err error) {
-	for n < len(p) {
-		if n > 0 && len(s.ready) == 0 && s.in.Buffered() == 0 {
-			break // nothing more without waiting
-		}
-		m, err := s.some(p[n:])
-		n += m
-		if err != nil {
-			return n, err
+	if len(s.ready) == 0 && s.rest == 0 {
+		if err := s.next(); err != nil {
+			return 0, err
 		}
 	}
-	return n, nil
-}
-
-// some reads a part of one frame.
-func (s *screen) some(p []byte) (n int, err error) {
-	switch {
-	case len(s.ready) > 0:
+	if len(s.ready) > 0 {
 		n = copy(p, s.ready)
 		s.ready = s.ready[n:]
 		return n, nil
-	case s.rest > 0:
-		n, err = s.in.Read(p[:min(int64(len(p)), s.rest)])
-		s.rest -= int64(n)
-		return n, err
 	}
+	n, err = s.in.Read(p[:min(int64(len(p)), s.rest)])
+	s.rest -= int64(n)
+	return n, err
+}
+
+// next reads a frame of headers, and of any other the size.
+func (s *screen) next() error {
 	head, err := s.in.Peek(7)
-	if err != nil {
-		if err == io.EOF && len(head) > 0 {
-			err = io.ErrUnexpectedEOF
-		}
-		return 0, err
-	}
-	if head[0] == alertOfTLS {
-		return 0, errors.New(speaksTLS)
+	switch {
+	case err == io.EOF && len(head) > 0:
+		return io.ErrUnexpectedEOF
+	case err != nil:
+		return err
+	case head[0] == alertOfTLS:
+		return errors.New(speaksTLS)
 	}
 	size := binary.BigEndian.Uint32(head[3:])
 	all := int64(size) + frameOverhead
 	if head[0] != frameHeaders || size > largestFrame {
 		s.rest = all
-		return 0, nil
+		return nil
 	}
-	if int64(cap(s.frame)) < all {
-		s.frame = make([]byte, all)
+	s.frame = slices.Grow(s.frame[:0], int(all))[:all]
+	if _, err = io.ReadFull(s.in, s.frame); err == nil {
+		s.ready = screened(s.frame, s.most.Load())
 	}
-	s.frame = s.frame[:all]
-	if _, err = io.ReadFull(s.in, s.frame); err != nil {
-		return 0, err
-	}
-	s.ready = screened(s.frame, s.most.Load())
-	return 0, nil
+	return err
 }
 
 // screened returns a frame of headers that the library reads: this one, or one
@@ -119,7 +108,7 @@ func (s *screen) some(p []byte) (n int, err error) {
 func screened(frame []byte, most uint32) []byte {
 	payload := frame[7 : len(frame)-1]
 	before, table, after, ok := cutTable(payload)
-	if !ok || uint32(len(payload)) <= most && readableTable(table, 0) {
+	if !ok || uint32(len(payload)) <= most && readable(table, true, 0) {
 		return frame // as it is, or beyond repair
 	}
 	if len(after) > mostAfter {
@@ -186,25 +175,18 @@ func cutLong(b []byte) (value, rest []byte, ok bool) {
 	return b[4 : 4+n], b[4+n:], true
 }
 
-// readableTable reports whether the library takes a table. It is stricter where
-// names are repeated.
-func readableTable(b []byte, depth int) bool {
+// readable reports whether the library takes the fields of a table, or of an array,
+// which have no names. It is stricter where names are repeated.
+func readable(b []byte, named bool, depth int) bool {
 	for n := 0; len(b) > 0; n++ {
-		var ok bool
-		if b, ok = skipShort(b); !ok || n == mostFields {
-			return false
+		ok := n < mostFields
+		if ok && named {
+			b, ok = skipShort(b)
 		}
-		if b, ok = skipField(b, depth); !ok {
-			return false
+		if ok {
+			b, ok = skipField(b, depth)
 		}
-	}
-	return depth <= deepestField
-}
-
-func readableArray(b []byte, depth int) bool {
-	for n := 0; len(b) > 0; n++ {
-		var ok bool
-		if b, ok = skipField(b, depth); !ok || n == mostFields {
+		if !ok {
 			return false
 		}
 	}
@@ -232,7 +214,7 @@ func skipField(b []byte, depth int) (rest []byte, ok bool) {
 		size = 8
 	case 'S', 'x', 'A', 'F':
 		value, rest, ok := cutLong(b)
-		return rest, ok && (typ != 'A' || readableArray(value, depth+1)) && (typ != 'F' || readableTable(value, depth+1))
+		return rest, ok && (typ == 'S' || typ == 'x' || readable(value, typ == 'F', depth+1))
 	default:
 		return nil, false
 	}

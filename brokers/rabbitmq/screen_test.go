@@ -144,7 +144,7 @@ func FuzzScreen(f *testing.F) {
 		if wantBefore, _, wantAfter, _ := cutTable(frame[7 : len(frame)-1]); !ok || !bytes.Equal(before, wantBefore) || !bytes.Equal(after, wantAfter) {
 			t.Fatalf("%q became %q", frame, got)
 		}
-		if !readableTable(now, 0) {
+		if !readable(now, true, 0) {
 			t.Fatalf("still unreadable: %q", now)
 		}
 	})

@@ -2,76 +2,83 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // session is one connection of a source. Each delivery knows its session, and
 // what belongs to an older one is never sent.
 type session struct {
 	*link
-	source  *source
-	intakes []*intake
-	busy    atomic.Bool // consumers are being started or cancelled
+	source   *source
+	intakes  []*intake
+	steering sync.Mutex    // held while consumers start, change or end
+	kick     adapter.Waker // makes steer look at the intakes
+	swept    time.Time     // when steer last looked for leases that end
 
-	mu    sync.Mutex
-	lanes []*lane
+	mu       sync.Mutex
+	channels map[int]*channel
+
+	// Guarded by the lock of the source.
+	suspects []*token
+	trials   []*token  // of suspects that were handed out lately
+	tried    time.Time // when trials began
 
 	leases  sync.Mutex
 	held    []*token // in the order of their deadlines, with settled ones in between
 	compact int      // length at which to drop those
 }
 
-// intake is what a session has of a feed: its consumers, one for each of the
-// first lanes of its group, and how many deliveries of them are unsettled.
+// intake is what a session has of a feed: one consumer at a time, and how many
+// deliveries of it are unsettled. Only steer starts, changes and ends consumers,
+// except that a channel gives a consumer a larger prefetch before it sends acks.
 type intake struct {
 	*feed
-	number  int
-	group   *group
-	lanes   int          // belongs to whoever grows it
-	granted atomic.Int64 // the prefetch of the consumers together
-	out     atomic.Int64
-	full    atomic.Bool  // nearly all that is granted was out at once
-	waiting atomic.Int64 // acks that are not on the wire
-	starved atomic.Bool  // these were more than wait for others to travel with
-	settled atomic.Int64 // deliveries so far
+	number    int
+	channel   *channel // nil until the first consumer
+	consumers int      // so many there were
+	tag       string   // of the consumer; empty if there is none
+	pump      sync.WaitGroup
+	back      int // messages that went back when the last channel ended
 
-	// When so many were settled. Belongs to grow.
-	mark   int64
-	marked time.Time
+	granted atomic.Int64  // the prefetch of the consumer; 0 if there is none
+	wanted  atomic.Int64  // the prefetch that it should have
+	unacked atomic.Int64  // deliveries of all its consumers that are unsettled on the wire
+	out     atomic.Int64  // of these, the ones that Settle has not settled
+	settled atomic.Int64  // deliveries so far
+	largest atomic.Int64  // of the messages lately, in bytes
+	last    atomic.Uint64 // the newest tag
+	again   atomic.Bool   // the newest delivery is a redelivery that may go back once more
 
-	largest atomic.Int64 // of the messages lately, in bytes
+	// Of the consumers before, where deliveries do not pass to the next one.
+	base  uint64       // their newest tag; guarded by the lock of the channel
+	stale atomic.Int64 // their deliveries that are unacked
 
 	// Guarded by the lock of the source.
-	careful time.Time   // until when it does not grow
-	spills  atomic.Bool // deliveries find no room, until its consumers have ended
-	spilled []*token    // deliveries that came meanwhile
-
-	// These belong to whoever changes consumers.
-	start     int                     // where prefetching begins
-	consumers int                     // so many there were
-	unacked   map[*lane]*atomic.Int64 // deliveries that are, on the wire
-	pumps     sync.WaitGroup          // of those that there are
-	back      int                     // messages that went back when the last channel ended
-	parked    bool                    // there are none, but for those that linger; guarded by the lock of the source
-	ended     bool                    // the broker has ended one; guarded by the lock of the source
-	lingers   bool                    // some do; likewise
-	looked    time.Time               // when that was last so; likewise
-
-	window // of an ordered one
-}
-
-// unackedOn counts what is unacked on a lane.
-func (in *intake) unackedOn(l *lane) *atomic.Int64 {
-	if in.unacked[l] == nil {
-		in.unacked[l] = new(atomic.Int64)
-	}
-	return in.unacked[l]
+	items   []*token    // what waits to be handed out, without suspects unless it is ordered
+	taken   int         // messages handed out since the consumer started anew
+	trial   *token      // of an ordered one: the suspect that was handed out last
+	tried   time.Time   // when that was
+	mark    int64       // settled at the last look of limit
+	marked  time.Time   // when that was
+	careful time.Time   // until when the prefetch does not grow
+	start   int         // where prefetching begins
+	spilled []*token    // deliveries that found no room
+	parked  bool        // there is no consumer, unless it lingers
+	lingers bool        // it has no more room than what is still being worked on takes
+	looked  time.Time   // when that was last so
+	ended   bool        // the broker has ended the consumer
+	spills  atomic.Bool // deliveries find no room, until the consumer has ended
 }
 
 const (
@@ -85,14 +92,14 @@ const (
 	// other workers, and be charged to the messages if this one dies.
 	firstPrefetch = 32
 
-	// ahead is how much work a prefetch should be: enough that neither side
-	// waits for the other in between.
-	ahead = 40 * time.Millisecond
+	// ahead is how much work a prefetch should be: as long as an ack may wait, so
+	// that the broker need not.
+	ahead = 2 * tick
 
-	// fastPrefetch is up to where that makes it grow, and starvedPrefetch where
-	// acks do that wait for the copies of retries.
-	fastPrefetch    = 2000
-	starvedPrefetch = 4000
+	// fastPrefetch is up to where that makes it grow, and mostPrefetch the largest
+	// one that the protocol can say.
+	fastPrefetch = 4000
+	mostPrefetch = 65535
 )
 
 // state is how far the settlement of a delivery is.
@@ -108,15 +115,15 @@ const (
 // token is what a delivery carries for its source.
 type token struct {
 	state    atomic.Int32
-	lane     *lane
+	delivery amqp.Delivery // until it is handed out
+	channel  *channel
 	tag      uint64
 	intake   *intake
-	unacked  *atomic.Int64 // deliveries of its intake on its lane
-	count    int           // deliveries of this copy that the broker has counted
-	deadline time.Time     // after which it is the broker's again
-	begun    atomic.Bool   // it has been handed out
-	copied   bool          // the copy of a retry is confirmed; belongs to whoever is settling
-	renews   bool          // a release is done by a copy; likewise
+	count    int         // deliveries of this copy that the broker has counted
+	deadline time.Time   // after which it is the broker's again
+	begun    atomic.Bool // it has been handed out
+	copied   bool        // the copy of a retry is confirmed; belongs to whoever is settling
+	renews   bool        // a release is done by a copy; likewise
 }
 
 // pending reports whether the delivery is neither settled nor lost.
@@ -134,25 +141,13 @@ func (t *token) lose() bool {
 	return true
 }
 
-// yield adds a delivery that is to be given back to ts, unless it is being settled.
-func (t *token) yield(ts *[]*token) bool {
-	if !t.lose() {
-		return false
-	}
-	*ts = append(*ts, t)
-	return true
-}
-
 // begin connects, declares t unless it is nil, and consumes.
 func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	l, err := s.broker.dial(ctx, "consumer")
 	if err != nil {
 		return nil, err
 	}
-	n := &session{link: l, source: s, compact: 256}
-	// Retries have lanes of their own: they are held until they are due, and a
-	// delivery behind a held one cannot be acked together with others.
-	topics, retries := &group{pace: s.broker.paces.stragglers}, &group{pace: s.broker.paces.retryStragglers}
+	n := &session{link: l, source: s, kick: adapter.NewWaker(), channels: make(map[int]*channel), compact: 256}
 	s.mu.Lock()
 	var careful time.Time
 	if s.brief > 0 {
@@ -161,14 +156,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		time.AfterFunc(d, s.woken.Wake)
 	}
 	for number, f := range s.feeds {
-		in := &intake{feed: f, number: number, group: topics, start: scout, unacked: make(map[*lane]*atomic.Int64), careful: careful, parked: !f.paused.IsZero()}
-		switch {
-		case f.retried:
-			in.group = retries
-		case f.ordered:
-			in.group = &group{pace: topics.pace, ordered: true}
-		}
-		n.intakes = append(n.intakes, in)
+		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: scout, careful: careful, parked: !f.paused.IsZero()})
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -197,7 +185,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		}
 		return nil, err
 	}
-	n.sweep()
+	n.work.Go(n.steer)
 	return n, nil
 }
 
@@ -205,7 +193,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 func (s *source) learn(f *feed, l *link, found survey) {
 	is, exists := found.of(f.queue)
 	f.single = is.args[argSingle] == true
-	f.merges = l.merges && !f.single && !f.ordered && (!exists || is.kind == typeQuorum)
+	f.merges = l.merges && !f.single && (!exists || is.kind == typeQuorum)
 	f.kept.Store(s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps()))
 	f.deleted.Store(false)
 }
@@ -214,105 +202,230 @@ func (s *source) learn(f *feed, l *link, found survey) {
 func (n *session) consume(ins []*intake) error {
 	for _, in := range ins {
 		prefetch := min(in.start, firstPrefetch)
-		if in.single { // nobody else would get them, and no other consumer of this source
-			prefetch = mostPrefetch
+		if in.single || n.source.readOnly { // no larger one can follow
+			prefetch = n.source.prefetch
 		}
-		if err := n.extend(in, min(prefetch, n.source.prefetch, n.fitting(in))); err != nil {
+		if err := n.serve(in, min(prefetch, n.source.prefetch, n.fitting(in))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// change runs f, which starts or ends consumers, unless that is being done
-// already. Its error ends the session.
-func (n *session) change(f func() error) bool {
-	if !n.busy.CompareAndSwap(false, true) {
-		return false
+// change is what is to be done about the consumer of an intake.
+type change int
+
+const (
+	nothing change = iota
+	starting
+	widening // a larger prefetch
+	spilling // it ends, as deliveries find no room
+	parking  // it ends, and its buffer goes back
+)
+
+// next returns what is to be done about the consumer of in, or when to look
+// again. The lock of the source is held.
+func (n *session) next(in *intake, now time.Time) (what change, again time.Time) {
+	f, s := in.feed, n.source
+	grace, stale := s.broker.grace, n.isStale(in, now)
+	if in.ordered && stale {
+		in.spills.Store(true)
 	}
-	n.work.Go(func() {
-		defer n.changed()
-		if err := f(); err != nil && n.ctx.Err() == nil {
-			n.end(err)
+	switch {
+	case in.ended && now.Before(f.again):
+		return nothing, f.again
+	case in.ended:
+		return starting, again
+	case n.ends(in) && !in.isParked():
+		return spilling, again
+	case in.parked && f.paused.IsZero() && !s.isIdle(now):
+		if in.spills.Load() && n.isFull(in, s.share()/2) || now.Before(f.again) {
+			return nothing, again
 		}
-	})
-	return true
+		return starting, again
+	case in.isParked():
+		return nothing, again
+	case in.parked: // it lingers
+		if now.Sub(in.looked) >= grace && n.isBusy(in) {
+			in.looked = now
+		}
+		again = in.looked.Add(grace)
+	case in.ordered:
+		// It keeps its consumer until its buffer is stale: the buffer goes back as a
+		// whole, and the broker counts a delivery for each message. The prefetch
+		// before the first return bounds that cost.
+	case !f.paused.IsZero():
+		again = f.paused.Add(grace)
+	case stale:
+		again = now
+	}
+	switch {
+	case again.IsZero() && in.widens():
+		return widening, again
+	case again.IsZero() || now.Before(again):
+		return nothing, again
+	}
+	return parking, again
 }
 
-// changed lets others change consumers, who came meanwhile and could not.
-func (n *session) changed() {
-	n.busy.Store(false)
-	n.source.woken.Wake()
+// isParked reports whether in has no consumer at all.
+func (in *intake) isParked() bool { return in.parked && !in.lingers }
+
+// ends reports whether in spills and its consumer may end: that of an ordered intake
+// only when the worker has settled all but the buffer.
+func (n *session) ends(in *intake) bool { return in.spills.Load() && (!in.ordered || !n.isBusy(in)) }
+
+// isBusy reports whether the worker has taken messages of in that are not settled.
+func (n *session) isBusy(in *intake) bool {
+	queued, _ := n.buffered(in)
+	return int(in.out.Load()) > queued
+}
+
+// steer starts, changes and ends the consumers of the session, and gives back
+// what was held until the end of its lease, before the broker takes it back
+// together with everything else of the channel.
+func (n *session) steer() {
+	every := min(max(n.source.caps.Lease/64, 50*time.Millisecond), 10*time.Second)
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-n.kick:
+		case <-n.ctx.Done():
+			return
+		}
+		n.steering.Lock()
+		wait, err := n.adjust(time.Now(), every)
+		n.steering.Unlock()
+		n.fail(err)
+		timer.Reset(wait)
+	}
+}
+
+// fail ends the session if consumers could not be changed.
+func (n *session) fail(err error) {
+	if errors.Is(err, amqp.ErrClosed) {
+		<-n.ctx.Done() // who closed the channel says why
+	}
+	if err != nil {
+		n.end(err)
+	}
+}
+
+// adjust does what is to be done now, and returns how long steer may wait for more.
+func (n *session) adjust(now time.Time, every time.Duration) (wait time.Duration, err error) {
+	var back []*token
+	if now.Sub(n.swept) >= every {
+		n.swept = now
+		back = n.expire(now)
+	}
+	todo, again := n.plan(now)
+	for _, in := range todo[widening] {
+		if err = n.widen(in); err != nil {
+			return every, err
+		}
+	}
+	// What is parked is parked first, or the broker might deliver here again what
+	// goes back.
+	if err = n.stop(todo[spilling], todo[parking]); err != nil {
+		return every, err
+	}
+	n.giveBack(back)
+	err = n.reconsume(todo[starting])
+	if todo != nil {
+		n.source.woken.Wake()
+	}
+	if !again.IsZero() {
+		every = min(every, max(time.Until(again), 0))
+	}
+	return every, err
+}
+
+// plan returns what is to be done about consumers, and notes that it is about to be.
+func (n *session) plan(now time.Time) (todo map[change][]*intake, first time.Time) {
 	n.source.mu.Lock()
 	defer n.source.mu.Unlock()
-	n.source.arm()
-}
-
-// resume consumes again from queues that are parked and no longer paused, and from
-// queues whose consumers the broker has ended. The caller holds the lock of the source.
-func (n *session) resume(now time.Time) {
-	n.endSpills()
-	var ins []*intake
 	for _, in := range n.intakes {
-		full := in.spills.Load() && n.source.buffered(in.feed) > n.source.share()/2
-		if in.ended || in.parked && in.feed.paused.IsZero() && !full && !now.Before(in.feed.next) {
-			ins = append(ins, in)
+		what, again := n.next(in, now)
+		if what == nothing {
+			if !again.IsZero() && (first.IsZero() || again.Before(first)) {
+				first = again
+			}
+			continue
+		}
+		if todo == nil {
+			todo = make(map[change][]*intake)
+		}
+		todo[what] = append(todo[what], in)
+		switch what {
+		case starting:
+			in.parked, in.lingers, in.taken = false, false, 0
+			in.spills.Store(false)
+		case spilling, parking:
+			in.parked = true
 		}
 	}
-	if len(ins) == 0 || !n.change(func() error { return n.reconsume(slices.Clone(ins)) }) {
-		return
-	}
-	for _, in := range ins {
-		in.parked, in.lingers, in.feed.taken = false, false, 0
-		in.spills.Store(false)
-	}
+	return todo, first
 }
 
-// stop ends the consumers of ins. Otherwise the broker would send deliveries that go
-// back unused, and count each of them. Deliveries in the buffers stay there. Those of
-// an ordered intake go back, with all others that are unacked.
-func (n *session) stop(ins []*intake) error {
+// isCalm reports whether nothing is to be done about consumers. The lock of the
+// source is held.
+func (n *session) isCalm(now time.Time) bool {
+	return !slices.ContainsFunc(n.intakes, func(in *intake) bool {
+		what, _ := n.next(in, now)
+		return what != nothing
+	})
+}
+
+// stop ends the consumers of intakes that spill, and of those that are parked,
+// whose buffers go back. Otherwise the broker would send deliveries that go back
+// unused, and count each of them. All of an ordered intake goes back with its channel.
+func (n *session) stop(spilling, parking []*intake) error {
+	ins := slices.Concat(spilling, parking)
+	if len(ins) == 0 {
+		return nil
+	}
 	for _, in := range ins {
-		end := (*lane).cancel
 		if in.ordered {
-			end = (*lane).shut
+			n.takeBack(in)
 		}
-		if err := in.leave(end); err != nil {
+		if err := n.leave(in, in.ordered); err != nil {
 			return err
 		}
 	}
 	n.vacate(ins)
-	return nil
+	n.takeBack(parking...)
+	var back []*token
+	n.source.mu.Lock()
+	for _, in := range ins {
+		back = append(back, in.spilled...)
+		in.spilled = nil
+	}
+	n.source.mu.Unlock()
+	n.giveBack(back)
+	return n.linger(ins)
 }
 
-// leave ends the consumers of in on each lane.
-func (in *intake) leave(end func(*lane, *intake) error) error {
-	for _, l := range in.group.lanes {
-		if err := end(l, in); err != nil {
-			return err
+// linger has the consumers of parked intakes go on, with no more room than what is
+// still being worked on takes, until that is settled. Quorum queues give back what a
+// consumer has when its node is lost, but not what one has that has ended: that would
+// stay unacked, and be nobody's, until the leader of the queue changes.
+func (n *session) linger(ins []*intake) error {
+	for _, in := range ins {
+		n.source.mu.Lock()
+		lingers := in.merges && !in.ordered && !in.spills.Load() && !in.ended && in.unacked.Load() > 0
+		n.source.mu.Unlock()
+		if lingers {
+			if err := n.serve(in, int(in.unacked.Load())); err != nil {
+				return err
+			}
 		}
+		n.source.mu.Lock()
+		in.lingers, in.looked = lingers, time.Now()
+		n.source.mu.Unlock()
 	}
-	in.pumps.Wait()
-	in.lanes = 0
-	in.wanted.Store(0)
 	return nil
-}
-
-// extend lets the broker send more messages of a queue, on the next lane.
-func (n *session) extend(in *intake, prefetch int) error {
-	g := in.group
-	if in.lanes == len(g.lanes) {
-		l, err := n.open(g)
-		if err != nil {
-			return err
-		}
-		n.mu.Lock()
-		n.lanes = append(n.lanes, l)
-		n.mu.Unlock()
-		g.lanes = append(g.lanes, l)
-	}
-	in.lanes++
-	return g.lanes[in.lanes-1].consume(in, prefetch)
 }
 
 // retries is how many deliveries of retries are unsettled.
@@ -325,46 +438,38 @@ func (n *session) retries() (out int) {
 	return out
 }
 
-// grow extends a queue that has too little for the worker, up to twice of what
-// it has. The caller holds the lock of the source.
+// grow asks for a larger prefetch of a queue that has too little for the worker, up
+// to twice of what it has. The caller holds the lock of the source.
 func (n *session) grow(now time.Time) {
-	if n.busy.Load() {
-		return
-	}
 	for _, in := range n.intakes {
-		if in.parked || in.ended || in.spills.Load() || !in.feed.paused.IsZero() || now.Before(in.careful) {
+		granted := int(in.granted.Load())
+		if granted == 0 || in.single || n.source.readOnly || in.parked || in.ended || in.spills.Load() || !in.feed.paused.IsZero() || now.Before(in.careful) {
 			continue
 		}
-		granted := int(in.granted.Load())
-		limit := in.limit(now, granted, n.source.prefetch)
-		if n.source.readOnly { // some other limit of the queue may end what is lost often
-			limit = min(limit, n.source.prefetch)
-		}
-		more := min(max(granted, firstPrefetch-granted), limit-granted, n.fitting(in)-granted, mostPrefetch)
-		if in.feed.ordered {
-			if n.widen(in, granted, more) {
-				return
-			}
-		} else if more > 0 {
-			n.change(func() error {
-				if n.isGone(in) {
-					return nil
-				}
-				return n.extend(in, more)
-			})
-			return
+		limit := min(in.limit(now, granted, n.source.prefetch), n.fitting(in), mostPrefetch)
+		if limit > granted {
+			in.wanted.Store(int64(min(max(2*granted, firstPrefetch), limit)))
 		}
 	}
 }
 
-// starves reports whether so many acks wait that the broker may soon have to. It
-// notes before that when more wait than those that wait for others to travel with.
-func (in *intake) starves() bool {
-	granted, waiting := in.granted.Load(), in.waiting.Load()
-	if waiting > granted*5/8 { // ackShare explains half of them
-		in.starved.Store(true)
+// limit is up to where the prefetch may grow: to no more than is granted unless
+// that is too little for the worker. It is if the worker is fast and went through
+// so many at a stretch; or if the broker has sent all that it may and the worker
+// has taken all of that, of which it can hold most.
+func (in *intake) limit(now time.Time, granted, most int) int {
+	fast := false
+	if settled := in.settled.Load(); settled-in.mark >= int64(granted) {
+		fast = now.Sub(in.marked) < ahead
+		in.mark, in.marked = settled, now
 	}
-	return waiting >= granted-granted/4
+	switch {
+	case fast:
+		return fastPrefetch
+	case len(in.items) == 0 && int(in.out.Load()) >= granted-granted/4:
+		return most
+	}
+	return 0
 }
 
 // fitting is how many messages as large as those of late may be buffered.
@@ -378,29 +483,7 @@ func (in *intake) note(size int) {
 	in.largest.Store(max(int64(size), before-before/64))
 }
 
-// limit is up to where the prefetch may grow that is granted: to no more than
-// that unless it is too little for the worker. It is if the worker is fast and
-// went through so many at a stretch; or if much of it was acks that wait for the
-// copy of a retry; or if the broker has sent all that it may and the
-// worker has taken all of that, of which it can hold most.
-func (in *intake) limit(now time.Time, granted, most int) int {
-	fast, starved := false, in.starved.Swap(false)
-	if settled := in.settled.Load(); settled-in.mark >= int64(granted) {
-		fast = now.Sub(in.marked) < ahead
-		in.mark, in.marked = settled, now
-	}
-	switch {
-	case starved:
-		return starvedPrefetch
-	case fast:
-		return fastPrefetch
-	case len(in.items) == 0 && in.full.Swap(false):
-		return most
-	}
-	return 0
-}
-
-// hold notes a token for the sweep.
+// hold notes a token for steer.
 func (n *session) hold(t *token) {
 	n.leases.Lock()
 	defer n.leases.Unlock()
@@ -421,49 +504,18 @@ func unsettled(ts []*token) []*token {
 	return kept
 }
 
-// sweep gives back what was held until the end of its lease, before the broker
-// takes it back together with everything else of the channel, and what nobody
-// took for long.
-func (n *session) sweep() {
-	interval := min(max(n.source.caps.Lease/64, 50*time.Millisecond), 10*time.Second)
-	n.work.Go(func() {
-		ticker := time.NewTicker(interval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				n.giveUp(time.Now())
-			case <-n.ctx.Done():
-				return
-			}
+// expire takes from whoever has it what was held until the end of its lease. What
+// waits in a buffer goes back with that.
+func (n *session) expire(now time.Time) (back []*token) {
+	n.leases.Lock()
+	defer n.leases.Unlock()
+	n.held = unsettled(n.held)
+	for _, t := range n.held {
+		if t.deadline.Before(now) && t.begun.Load() && t.lose() {
+			back = append(back, t)
 		}
-	})
-}
-
-// giveUp gives back what is due for it. If nobody receives, all is parked first, or
-// the broker might deliver it here again.
-func (n *session) giveUp(now time.Time) {
-	expired := n.expired(now)
-	stale, parks, turned := n.source.refresh(n, now, len(expired) > 0)
-	back := append(stale, slices.DeleteFunc(expired, func(t *token) bool {
-		return t.intake.ordered && t.intake.ends() // the end of the channel gives it back
-	})...)
-	n.source.mu.Lock()
-	parked := len(parks) > 0 && n.park(parks, func() {
-		n.giveBack(back)
-		n.source.handBack(n, parks)
-	})
-	n.endSpills()
-	n.source.mu.Unlock()
-	if !parked {
-		n.giveBack(back)
 	}
-	if len(turned) > 0 {
-		n.change(func() error {
-			n.source.turnBack(n, turned)
-			return nil
-		})
-	}
+	return back
 }
 
 // giveBack returns messages to their queues, in this order.
@@ -473,25 +525,11 @@ func (n *session) giveBack(ts []*token) {
 	}
 	n.wire.gather()
 	for _, t := range ts {
-		t.lane.giveBack(t, true)
+		t.channel.giveBack(t, true)
 	}
 	if err := n.wire.flush(); err != nil {
 		n.broke(err)
 	}
-}
-
-// expired takes what was held until the end of its lease from whoever holds it. The
-// messages in an ordered buffer stay there: turnBack gives them back in order.
-func (n *session) expired(now time.Time) (ts []*token) {
-	n.leases.Lock()
-	defer n.leases.Unlock()
-	n.held = unsettled(n.held)
-	for _, t := range n.held {
-		if t.deadline.Before(now) && (t.begun.Load() || !t.intake.ordered) && t.lose() {
-			ts = append(ts, t)
-		}
-	}
-	return ts
 }
 
 // over is the error of a settlement in a session that has ended. The end of the
@@ -516,10 +554,10 @@ func (n *session) finish(ctx context.Context, cause error) {
 	stop := context.AfterFunc(ctx, func() { n.end(cause) })
 	defer stop()
 	n.mu.Lock()
-	lanes := n.lanes
+	channels := slices.Collect(maps.Values(n.channels))
 	n.mu.Unlock()
-	for _, l := range lanes {
-		l.finish()
+	for _, c := range channels {
+		c.finish()
 	}
 	n.close(ctx, cause)
 }

@@ -110,12 +110,12 @@ func TestReturnedCopyKeepsTheOriginal(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.publish("a")
 		d := w.receive(1)[0]
-		shelf := w.prefix + ".delay.v2.2000"
+		wait := w.prefix + ".delay.v2.2000"
 		for _, tt := range []struct {
 			delay                time.Duration
 			queue, key, exchange string
 		}{
-			{2 * time.Second, shelf, "", shelf},
+			{2 * time.Second, wait, "", wait},
 			{300 * time.Millisecond, w.retries(), w.retries(), w.prefix + ".copy.v1"},
 		} {
 			if err := w.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(tt.queue, tt.key, tt.exchange, nil) }); err != nil {

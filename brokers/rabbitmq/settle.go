@@ -76,7 +76,7 @@ func (s *source) check(d *brokers.Delivery) error {
 		return adapter.ErrNotHeld
 	}
 	t, ok := d.Token.(*token)
-	if !ok || t.lane.session.source != s {
+	if !ok || t.channel.session.source != s {
 		return adapter.ErrNotHeld
 	}
 	switch t.state.Load() {
@@ -88,7 +88,7 @@ func (s *source) check(d *brokers.Delivery) error {
 	if s.isClosed() {
 		return brokers.ErrClosed
 	}
-	if n := t.lane.session; n.ctx.Err() != nil {
+	if n := t.channel.session; n.ctx.Err() != nil {
 		return n.over()
 	}
 	if time.Now().After(t.deadline) {
@@ -114,8 +114,11 @@ func (b *settlement) done(i int, err error) {
 		t.state.Store(settled)
 		t.intake.out.Add(-1)
 		t.intake.settled.Add(1)
-		if t.count >= suspicious || t.intake.spills.Load() {
-			b.source.woken.Wake() // there is room for another trial, or the ordered channel may close
+		if t.count >= suspicious {
+			b.source.woken.Wake() // there is room for another trial
+		}
+		if t.intake.spills.Load() {
+			t.channel.session.kick.Wake() // an ordered channel may close
 		}
 	} else {
 		t.state.Store(held)
@@ -127,17 +130,17 @@ func (b *settlement) done(i int, err error) {
 // copy that is a duplicate, and no reason to settle once more. With a copy it is
 // urgent: until then there are two of the message.
 func (b *settlement) ack(entries []int, urgent bool) {
-	byLane := make(map[*lane][]int, 1)
+	byChannel := make(map[*channel][]int, 1)
 	for _, i := range entries {
-		l := b.token(i).lane
-		byLane[l] = append(byLane[l], i)
+		c := b.token(i).channel
+		byChannel[c] = append(byChannel[c], i)
 	}
-	for l, entries := range byLane {
+	for c, entries := range byChannel {
 		ts := make([]*token, len(entries))
 		for at, i := range entries {
 			ts[at] = b.token(i)
 		}
-		err := l.ack(ts, urgent)
+		err := c.ack(ts, urgent)
 		for _, i := range entries {
 			if b.token(i).copied {
 				b.done(i, nil)
@@ -151,7 +154,7 @@ func (b *settlement) ack(entries []int, urgent bool) {
 func (b *settlement) release() {
 	for _, i := range b.releases {
 		t := b.token(i)
-		b.done(i, t.lane.giveBack(t, true))
+		b.done(i, t.channel.giveBack(t, true))
 	}
 }
 
@@ -165,7 +168,7 @@ func (b *settlement) reject() {
 				t.intake.queue, brokers.ErrRefused))
 			continue
 		}
-		b.done(i, t.lane.giveBack(t, false))
+		b.done(i, t.channel.giveBack(t, false))
 	}
 }
 
@@ -177,7 +180,7 @@ func (b *settlement) retry(ctx context.Context) {
 	held := 0
 	for _, i := range b.copies {
 		if out == nil {
-			held = b.token(i).lane.session.retries()
+			held = b.token(i).channel.session.retries()
 		}
 		o, err := b.source.copyOf(b.batch[i], holdable(held, b.source.prefetch))
 		if err != nil {
@@ -206,7 +209,7 @@ func (b *settlement) retry(ctx context.Context) {
 }
 
 // copyOf is the message that replaces the delivery of a retry, or of a release
-// that is done by a copy. It needs no shelf if its delay is below hold, unless
+// that is done by a copy. It needs no delay queue if its delay is below hold, unless
 // nobody had room to hold it before.
 func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, error) {
 	m, meta, delay := st.Delivery.Message, st.Meta, st.Delay
@@ -223,8 +226,8 @@ func (s *source) copyOf(st brokers.Settlement, hold time.Duration) (outgoing, er
 	if max(delay, time.Until(meta.DueAt)) < hold && !meta.DueAt.Equal(st.Delivery.Meta().DueAt) {
 		return o, nil
 	}
-	if shelf := s.shelves.pick(delay); shelf > 0 {
-		o.exchange = s.broker.names.shelf(shelf)
+	if wait := s.delays.pick(delay); wait > 0 {
+		o.exchange = s.broker.names.delay(wait)
 	}
 	return o, nil
 }

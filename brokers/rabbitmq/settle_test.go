@@ -25,9 +25,11 @@ func holding(t *testing.T) (*source, *token, *brokers.Delivery) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &source{broker: b, shelves: planShelves(time.Hour), prefetch: 100, woken: make(chan struct{}, 1)}
+	s := &source{broker: b, delays: planDelays(time.Hour), prefetch: 100, woken: make(chan struct{}, 1)}
 	n := &session{link: &link{ctx: t.Context()}, source: s}
-	tok := &token{lane: &lane{session: n, tags: newTags(), ended: true}, tag: 1, intake: &intake{feed: &feed{}}, deadline: time.Now().Add(time.Hour)}
+	c := &channel{session: n, tags: newTags()}
+	c.ended.Store(true)
+	tok := &token{channel: c, tag: 1, intake: &intake{feed: &feed{}}, deadline: time.Now().Add(time.Hour)}
 	return s, tok, &brokers.Delivery{Message: brokers.Message{ID: "7f3a", Topic: "orders"}, Token: tok}
 }
 
@@ -42,7 +44,7 @@ func TestUnconfirmedCopyKeepsTheOriginal(t *testing.T) {
 	}
 }
 
-// Copies without a shelf, and dead letters, go through an exchange that leads to
+// Copies without a delay queue, and dead letters, go through an exchange that leads to
 // their queues alone and refuses what has none. All else has the default one.
 func TestWayOfCopies(t *testing.T) {
 	s, _, d := holding(t)
@@ -63,7 +65,7 @@ func TestWayOfCopies(t *testing.T) {
 		}
 	}
 	s.sub.Receipts = "receipts"
-	plan := s.broker.names.plan(s.sub, s.shelves)
+	plan := s.broker.names.plan(s.sub, s.delays)
 	for _, o := range []outgoing{
 		short,
 		{exchange: s.broker.exchangeTo("orders-dead"), key: "orders-dead"},
@@ -104,7 +106,7 @@ func TestSettlementsAreSorted(t *testing.T) {
 		"of a delivery that was lost":  {ack, func(t *token) { t.lose() }, ""},
 		"of what is settled":           {ack, func(t *token) { t.state.Store(settled) }, ""},
 		"of what another call settles": {retry, func(t *token) { t.state.Store(settling) }, ""},
-		"of a session that has ended":  {ack, func(t *token) { t.lane.session.link = endedLink() }, ""},
+		"of a session that has ended":  {ack, func(t *token) { t.channel.session.link = endedLink() }, ""},
 	} {
 		s, tok, d := holding(t)
 		tt.change(tok)

@@ -23,7 +23,7 @@ type source struct {
 	broker   *Broker
 	sub      brokers.Subscription
 	readOnly bool
-	shelves  shelfPlan
+	delays   delayPlan
 	prefetch int
 	caps     brokers.Capabilities
 	feeds    []*feed
@@ -43,51 +43,29 @@ type source struct {
 	brief      int          // sessions in a row that ended soon
 	taken      time.Time    // when Receive last looked for deliveries
 	turn       adapter.Turn // of the feeds
-	suspects   []suspect
-	trials     []*token  // of suspects that were handed out lately
-	tried      time.Time // when trials began
 	closed     bool
-	paused     []string    // topics, as the last Pause named them
-	grace      *time.Timer // parks what is paused for long
+	paused     []string // topics, as the last Pause named them
 }
 
-// feed is a queue that the source consumes from and what has come from it.
+// feed is a queue that the source consumes from.
 type feed struct {
 	topic   string
 	queue   string
 	retried bool
-	items   []item
 	ordered bool        // deliveries are handed out in the order of the queue
 	single  bool        // the broker has one consumer at a time get it
 	merges  bool        // a consumer can take over the unacked deliveries of its tag
 	kept    atomic.Bool // the broker keeps rejected messages
 	deleted atomic.Bool // the queue is, so that nothing can go back to it
 	paused  time.Time   // since when; zero if it is not
-	taken   int         // items handed out since it was last consumed from anew
 	unsure  bool        // its queue may be another one, or gone
 	misses  int         // times in a row that it could not be consumed from
-	next    time.Time   // when to look for it again
-
-	// Of an ordered one: the suspect that was handed out last, and when.
-	trial *token
-	tried time.Time
-}
-
-type item struct {
-	delivery amqp.Delivery
-	token    *token
+	again   time.Time   // when to look for it again
 }
 
 var _ brokers.Source = (*source)(nil)
 
 const (
-	mostPrefetch = 2000 // of a consumer, that quorum queues allow
-
-	// longestHole is for how long a first delivery may be held for its retry. Until
-	// it is acked, each one after it on its lane needs an ack of its own, and it
-	// takes room in the prefetch. So long acks wait for each other anyway.
-	longestHole = 20 * time.Millisecond
-
 	// patience is how many attempts to connect in a row must be denied before
 	// that is taken for final: a broker that is going down denies too.
 	patience = 3
@@ -104,12 +82,10 @@ const (
 	// never, as consuming may be what frees its memory.
 	blockedPace = time.Second
 
-	// steady is how long a session must last for the next one to begin at
-	// once. The broker charges a lost connection to every message that was on
-	// it, so a network that keeps failing must not do so often.
-	steady = 10 * time.Second
-
-	// shortestRest and longestRest bound the wait between brief sessions.
+	// shortestRest and longestRest bound the wait between brief sessions, which are
+	// those that last for less than the longest. The broker charges a lost connection
+	// to every message that was on it, so a network that keeps failing must not do so
+	// often.
 	shortestRest = 500 * time.Millisecond
 	longestRest  = 8 * time.Second
 )
@@ -119,13 +95,13 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 		broker:   b,
 		sub:      sub,
 		readOnly: sub.ReadOnly(),
-		shelves:  planShelves(sub.MaxDelay),
+		delays:   planDelays(sub.MaxDelay),
 		prefetch: max(sub.InFlight, 1),
 		woken:    adapter.NewWaker(),
 	}
 	margin := min(b.options.ConsumerTimeout/10, time.Minute)
 	lease := b.options.ConsumerTimeout - margin
-	s.caps = brokers.Capabilities{Lease: lease, MaxLease: lease, MaxHold: longestHole, MessageLimit: b.options.MessageLimit}
+	s.caps = brokers.Capabilities{Lease: lease, MaxLease: lease, MaxHold: tick, MessageLimit: b.options.MessageLimit}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, topic := range sub.Topics {
 		s.feeds = append(s.feeds, &feed{topic: topic, queue: topic, ordered: sub.Ordered})
@@ -133,8 +109,6 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 			s.feeds = append(s.feeds, &feed{topic: topic, queue: b.names.retry(topic), retried: true})
 		}
 	}
-	s.grace = time.AfterFunc(time.Hour, s.parkPaused)
-	s.grace.Stop()
 	return s
 }
 
@@ -142,7 +116,7 @@ func (s *source) Capabilities() brokers.Capabilities { return s.caps }
 
 // start declares the topology and opens the first session.
 func (s *source) start(ctx context.Context) error {
-	t := s.broker.names.plan(s.sub, s.shelves)
+	t := s.broker.names.plan(s.sub, s.delays)
 	n, err := s.begin(ctx, &t)
 	if err != nil {
 		return err
@@ -186,7 +160,7 @@ func rest(brief int) time.Duration {
 
 // note counts a session that lasted for d. mu is held, or nobody else connects.
 func (s *source) note(d time.Duration) {
-	if s.brief++; d > steady {
+	if s.brief++; d > longestRest {
 		s.brief = 0
 	}
 }
@@ -211,11 +185,10 @@ func (s *source) adopt(n *session, err error) error {
 		err = brokers.ErrClosed
 	case err != nil:
 		s.failure = s.judge(err)
-		s.clear()
 	default:
 		s.session, s.failure, s.denials = n, nil, 0
 		s.begun = time.Now()
-		s.arm()
+		s.steer() // what is paused may be about to be parked
 	}
 	s.mu.Unlock()
 	if closed && n != nil {
@@ -237,51 +210,52 @@ func (s *source) judge(err error) error {
 	return fmt.Errorf("attempt %d of %d: %v", s.denials, patience, err)
 }
 
-// push adds what the pump of a session received. What came in while the
-// session was being set up belongs to it too.
-func (s *source) push(n *session, f *feed, i item) {
+// steer has the session look at its consumers. mu is held.
+func (s *source) steer() {
+	if s.session != nil {
+		s.session.kick.Wake()
+	}
+}
+
+// push adds what a consumer received. What came in while the session was being set
+// up belongs to it too.
+func (s *source) push(t *token) {
 	s.mu.Lock()
-	if in := i.token.intake; in.spills.Load() || len(i.delivery.Body) > smallBody && s.isFull(f, len(i.delivery.Body)) {
-		n.spill(in, i.token)
-		s.mu.Unlock()
+	defer s.mu.Unlock()
+	in, n, size := t.intake, t.channel.session, len(t.delivery.Body)
+	if in.spills.Load() || size > smallBody && n.isFull(in, s.share()-size) {
+		// Messages have become too large for what was granted. What is on its way is
+		// dropped, too, be there room, or it would overtake that, and all of it is
+		// given back together. When half of its share of the buffer is free,
+		// prefetching begins anew, with what there is room for.
+		if t.lose() {
+			in.spilled = append(in.spilled, t)
+		}
+		in.spills.Store(true)
+		n.kick.Wake()
 		return
 	}
-	alone := seclusion(i.token.count)
+	alone := seclusion(t.count)
 	if alone > 0 {
-		i.token.intake.careful = time.Now().Add(alone)
+		in.careful = time.Now().Add(alone)
 		time.AfterFunc(alone, s.woken.Wake) // for it to grow, however long this one takes
 	}
-	switch {
-	case n.ctx.Err() != nil:
-	case alone > 0 && !f.ordered:
-		s.suspects = append(s.suspects, suspect{f, i})
-	default:
-		f.items = append(f.items, i)
+	if alone > 0 && !in.ordered {
+		n.suspects = append(n.suspects, t)
+	} else {
+		in.items = append(in.items, t)
 	}
-	s.mu.Unlock()
 	s.woken.Wake()
 }
 
 // share is how many bytes of bodies of a feed may wait to be handed out.
 func (s *source) share() int { return mostBuffered / len(s.feeds) }
 
-// buffered is how many do. mu is held.
-func (s *source) buffered(f *feed) (size int) {
-	for _, i := range f.items {
-		size += len(i.delivery.Body)
-	}
-	for _, u := range s.suspects {
-		if u.feed == f {
-			size += len(u.item.delivery.Body)
-		}
-	}
-	return size
-}
-
-// isFull reports whether there is no room for so many bytes more. mu is held.
-func (s *source) isFull(f *feed, more int) bool {
-	before := s.buffered(f)
-	return before > 0 && before+more > s.share()
+// isFull reports whether the buffer of in has anything in it, and more than so many
+// bytes. The lock of the source is held.
+func (n *session) isFull(in *intake, most int) bool {
+	_, size := n.buffered(in)
+	return size > max(most, 0)
 }
 
 func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
@@ -353,10 +327,10 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 		return nil, nil
 	}
 	s.taken = time.Now()
-	s.session.resume(s.taken)
-	ds := s.gather(most)
-	ds = s.try(ds, most)
-	s.session.grow(s.taken)
+	ds := s.session.addSuspects(s.gather(most), most)
+	if s.session.grow(s.taken); !s.session.isCalm(s.taken) {
+		s.steer()
+	}
 	return ds, nil
 }
 
@@ -366,52 +340,46 @@ func (s *source) drop() {
 	n := s.session
 	s.session = nil
 	s.note(time.Since(s.begun))
-	s.clear()
 	s.work.Go(func() { n.finish(s.ctx, context.Cause(n.ctx)) })
 }
 
-func (s *source) clear() {
-	for _, f := range s.feeds {
-		f.items, f.trial, f.taken = nil, nil, 0
-	}
-	s.suspects, s.trials = nil, nil
-}
-
-// gather takes from the feeds in turn, an equal share from each.
+// gather takes from the intakes in turn, an equal share from each.
 func (s *source) gather(most int) []*brokers.Delivery {
-	now := time.Now()
+	now, ins := time.Now(), s.session.intakes
 	var ds []*brokers.Delivery
-	ready := func(i int) int { return s.feeds[i].ready(now) }
-	s.turn.Take(most, len(s.feeds), ready, func(i, most int) int {
-		f := s.feeds[i]
-		n := min(most, f.ready(now))
-		for _, item := range f.items[:n] {
-			ds = append(ds, s.next(f, item, now))
+	ready := func(i int) int { return ins[i].ready(now) }
+	s.turn.Take(most, len(ins), ready, func(i, most int) int {
+		in := ins[i]
+		n := min(most, in.ready(now))
+		for _, t := range in.items[:n] {
+			ds = append(ds, s.next(t, now))
 		}
-		clear(f.items[:n])
-		f.items = f.items[n:]
+		clear(in.items[:n])
+		in.items = in.items[n:]
 		return n
 	})
 	return ds
 }
 
-// next hands out the next item of a feed.
-func (s *source) next(f *feed, i item, now time.Time) *brokers.Delivery {
-	i.token.begun.Store(true)
-	d := s.delivery(f, i, now)
-	if alone := seclusion(i.token.count); f.ordered && alone > 0 {
-		f.trial, f.tried = i.token, now
+// next hands out the next message of an intake.
+func (s *source) next(t *token, now time.Time) *brokers.Delivery {
+	in, d := t.intake, s.delivery(t, now)
+	t.begun.Store(true)
+	t.delivery = amqp.Delivery{} // d has it now
+	if alone := seclusion(t.count); in.ordered && alone > 0 {
+		in.trial, in.tried = t, now
 		time.AfterFunc(alone, s.woken.Wake)
 	}
-	if f.ordered && f.taken > 0 {
+	if in.ordered && in.taken > 0 {
 		d.Abandoned = 0 // the one that ends its workers is the first of the next session
 	}
-	f.taken++
+	in.taken++
 	return d
 }
 
-func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
-	m, meta := s.broker.understand(&i.delivery, f.topic, f.retried, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
+func (s *source) delivery(t *token, now time.Time) *brokers.Delivery {
+	f := t.intake.feed
+	m, meta := s.broker.understand(&t.delivery, f.topic, f.retried, wire.Limits{Now: now, MaxDelay: s.sub.MaxDelay})
 	anonymous := m.ID == ""
 	if anonymous {
 		m.ID = newID()
@@ -421,12 +389,12 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 		Anonymous:  anonymous,
 		Message:    m,
 		Carried:    &h.meta,
-		Unreadable: unreadableError(&i.delivery),
-		Abandoned:  i.token.abandoned(&meta),
+		Unreadable: unreadableError(&t.delivery),
+		Abandoned:  t.abandoned(&meta),
 		ReceivedAt: now,
-		LeaseUntil: i.token.deadline,
-		Session:    i.token.lane.session.ctx,
-		Token:      i.token,
+		LeaseUntil: t.deadline,
+		Session:    t.channel.session.ctx,
+		Token:      t,
 	}
 	return &h.Delivery
 }
@@ -435,49 +403,6 @@ func (s *source) delivery(f *feed, i item, now time.Time) *brokers.Delivery {
 type handed struct {
 	brokers.Delivery
 	meta brokers.Meta
-}
-
-// refresh takes out of the buffers what has waited there for so long that too
-// little of its lease is left. It returns what n is to park before that is
-// given back: everything if there is such a delivery, or one has expired, and
-// nobody calls Receive. refresh takes nothing out of an ordered feed: the
-// intake is among turned, for turnBack to give back its whole buffer.
-func (s *source) refresh(n *session, now time.Time, expired bool) (stale []*token, parks, turned []*intake) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.session != n {
-		return nil, nil, nil
-	}
-	limit := now.Add(s.caps.Lease * 5 / 8)
-	old := func(i item) bool {
-		if i.token.deadline.After(limit) || !i.token.lose() {
-			return false
-		}
-		stale = append(stale, i.token)
-		return true
-	}
-	for _, in := range n.intakes {
-		switch f := in.feed; {
-		case !f.ordered:
-			f.items = slices.DeleteFunc(f.items, old)
-		case len(f.items) > 0 && !f.items[0].token.deadline.After(limit):
-			turned = append(turned, in)
-		}
-	}
-	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool { return old(u.item) })
-	idle := now.Sub(s.taken) > s.caps.Lease/4
-	if idle && (expired || len(stale) > 0 || len(turned) > 0) {
-		turned = nil
-		for _, in := range n.intakes {
-			switch {
-			case in.ordered && !in.parked && (!in.spills.Load() || len(in.items) > 0):
-				turned = append(turned, in)
-			case !in.ordered && !in.isParked():
-				parks = append(parks, in)
-			}
-		}
-	}
-	return stale, parks, turned
 }
 
 // Extend has no effect on the broker: how long it lets a message be held is
@@ -491,11 +416,15 @@ func (s *source) Extend(_ context.Context, _ time.Duration, ds []*brokers.Delive
 }
 
 func (s *source) Close(ctx context.Context) error {
-	s.renew(ctx, s.feeds, func(t *token) bool { return t.often() || t.intake.deleted.Load() }) // if that fails, they are given back as the others are
 	s.mu.Lock()
 	n := s.session
+	s.mu.Unlock()
+	if n != nil { // if that fails, they are given back as the others are
+		n.renew(ctx, n.intakes, func(t *token) bool { return t.often() || t.intake.deleted.Load() })
+	}
+	s.mu.Lock()
+	n = s.session
 	s.closed, s.session = true, nil
-	s.grace.Stop()
 	s.mu.Unlock()
 	s.cancel(brokers.ErrClosed)
 	s.woken.Wake()

@@ -28,45 +28,38 @@ func seclusion(count int) time.Duration {
 	return trialPace << min(count-suspicious, 5)
 }
 
-// suspect is a delivery of such a message that waits to be handed out.
+// addSuspects adds suspects to ds, up to most in all, if few enough are handed out. The
+// lock of the source is held.
 //
 // Suspects are handed out a few at a time, drawn by lot, so that they part:
 // with each death of a worker some of the innocent ones have been handled
 // before, whereas the guilty one comes back. Handed out together, as they
 // arrive, all of them would be lost each time, and be taken for guilty in the
 // end.
-type suspect struct {
-	feed *feed
-	item item
-}
-
-// try adds suspects to ds, up to most in all, if few enough are handed out. The
-// lock of the source is held.
-func (s *source) try(ds []*brokers.Delivery, most int) []*brokers.Delivery {
-	if len(s.suspects) == 0 {
+func (n *session) addSuspects(ds []*brokers.Delivery, most int) []*brokers.Delivery {
+	var waiting []int // indexes of those whose topics are not paused
+	for i, t := range n.suspects {
+		if t.intake.paused.IsZero() {
+			waiting = append(waiting, i)
+		}
+	}
+	if waiting == nil {
 		return ds
 	}
-	var resting []suspect
-	s.suspects = slices.DeleteFunc(s.suspects, func(u suspect) bool {
-		if u.feed.paused.IsZero() {
-			return false
-		}
-		resting = append(resting, u)
-		return true
-	})
-	defer func() { s.suspects = append(s.suspects, resting...) }()
-	s.trials = unsettled(s.trials)
-	limit := 1 + len(s.suspects)/16
-	if now := time.Now(); now.Sub(s.tried) >= trialPace {
-		s.tried, s.trials = now, nil
-		time.AfterFunc(trialPace, s.woken.Wake)
+	now := time.Now()
+	n.trials = unsettled(n.trials)
+	if now.Sub(n.tried) >= trialPace {
+		n.tried, n.trials = now, nil
+		time.AfterFunc(trialPace, n.source.woken.Wake)
 	}
-	for len(ds) < most && len(s.trials) < limit && len(s.suspects) > 0 {
-		i := rand.IntN(len(s.suspects))
-		u := s.suspects[i]
-		s.suspects = slices.Delete(s.suspects, i, i+1)
-		s.trials = append(s.trials, u.item.token)
-		ds = append(ds, s.delivery(u.feed, u.item, time.Now()))
+	room := min(most-len(ds), 1+len(waiting)/16-len(n.trials))
+	rand.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
+	drawn := slices.Sorted(slices.Values(waiting[:max(0, min(room, len(waiting)))]))
+	for _, i := range slices.Backward(drawn) {
+		t := n.suspects[i]
+		n.suspects = slices.Delete(n.suspects, i, i+1)
+		n.trials = append(n.trials, t)
+		ds = append(ds, n.source.next(t, now))
 	}
 	return ds
 }

@@ -1,6 +1,6 @@
 package rabbitmq
 
-import "sync/atomic"
+import "time"
 
 // tags follows the delivery tags of one channel, which count from 1. An ack
 // with the flag multiple ends every delivery up to its tag, so it may only be
@@ -10,21 +10,19 @@ type tags struct {
 	low     uint64    // every tag below is decided
 	decided []bool    // low and the tags after it
 	waiting []waiting // acked, but not yet on the wire; in the order of ack
-	old     int       // so many of the first ones waited at the last call of age
 }
 
 type waiting struct {
-	tag     uint64
-	intake  *intake       // which counts those that wait
-	unacked *atomic.Int64 // which it counts for until then
+	tag    uint64
+	intake *intake
+	since  time.Time
 }
 
 func newTags() *tags { return &tags{low: 1} }
 
 // ack decides that tag is to be acked by a later flush.
-func (t *tags) ack(tag uint64, in *intake, unacked *atomic.Int64) {
-	in.waiting.Add(1)
-	t.waiting = append(t.waiting, waiting{tag, in, unacked})
+func (t *tags) ack(tag uint64, in *intake, now time.Time) {
+	t.waiting = append(t.waiting, waiting{tag, in, now})
 	t.gone(tag)
 }
 
@@ -52,32 +50,21 @@ func (t *tags) gone(tag uint64) {
 
 // flush returns what to send: an ack of everything up to multiple, unless that
 // is 0, and then acks of single tags. Those are the ones that wait for an
-// earlier tag, of the first stragglers of all that wait; others go on waiting.
-func (t *tags) flush(stragglers int) (multiple uint64, singles []uint64) {
-	kept, old := t.waiting[:0], 0
-	for i, w := range t.waiting {
+// earlier tag and have been acked by old; others go on waiting.
+func (t *tags) flush(old time.Time) (multiple uint64, singles []uint64) {
+	kept := t.waiting[:0]
+	for _, w := range t.waiting {
 		switch {
 		case w.tag < t.low:
 			multiple = max(multiple, w.tag)
-		case i < stragglers:
+		case !w.since.After(old):
 			singles = append(singles, w.tag)
 		default:
 			kept = append(kept, w)
-			if i < t.old {
-				old++
-			}
 			continue
 		}
-		w.intake.waiting.Add(-1)
-		w.unacked.Add(-1)
 		w.intake.returned(w.tag)
 	}
-	t.waiting, t.old = kept, old
+	t.waiting = kept
 	return multiple, singles
-}
-
-// age notes what waits, and reports whether anything does.
-func (t *tags) age() bool {
-	t.old = len(t.waiting)
-	return t.old > 0
 }

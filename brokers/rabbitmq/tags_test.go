@@ -3,8 +3,8 @@ package rabbitmq
 import (
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"testing"
+	"time"
 )
 
 func TestTags(t *testing.T) {
@@ -35,20 +35,21 @@ func TestTags(t *testing.T) {
 		{"not seen yet", []step{{ack: []uint64{1, 2, 4}, multiple: 2, waits: true}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tags, in := newTags(), &intake{}
+			tags, start := newTags(), time.Now()
 			for i, s := range tt.steps {
+				now := start.Add(time.Duration(i) * time.Second)
 				for _, tag := range s.gone {
 					tags.gone(tag)
 				}
 				for _, tag := range s.ack {
-					tags.ack(tag, in, new(atomic.Int64))
+					tags.ack(tag, &intake{}, now)
 				}
-				stragglers := 0
+				var old time.Time
 				if s.stragglers {
-					stragglers = tags.old
+					old = now.Add(-time.Second)
 				}
-				multiple, singles := tags.flush(stragglers)
-				if waits := tags.age(); waits != s.waits {
+				multiple, singles := tags.flush(old)
+				if waits := len(tags.waiting) > 0; waits != s.waits {
 					t.Errorf("step %d: some wait: %t, want %t", i, waits, s.waits)
 				}
 				if multiple != s.multiple || !slices.Equal(singles, s.singles) {
@@ -59,25 +60,10 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// What has waited for long still has after a flush that sent other acks.
-func TestFlushKeepsTheAge(t *testing.T) {
-	tags, in := newTags(), &intake{}
-	tags.ack(3, in, new(atomic.Int64))
-	tags.age()
-	tags.ack(1, in, new(atomic.Int64))
-	tags.ack(5, in, new(atomic.Int64))
-	if multiple, singles := tags.flush(0); multiple != 1 || singles != nil {
-		t.Fatalf("flush = %d, %v; want 1", multiple, singles)
-	}
-	if multiple, singles := tags.flush(tags.old); multiple != 0 || !slices.Equal(singles, []uint64{3}) {
-		t.Errorf("flush of stragglers = %d, %v; want 3 alone", multiple, singles)
-	}
-}
+// settlements is what a broker does with acks and nacks.
+type settlements map[uint64]string
 
-// channel is what a broker does with acks and nacks.
-type channel map[uint64]string
-
-func (c channel) settle(t *testing.T, tag uint64, as string) {
+func (c settlements) settle(t *testing.T, tag uint64, as string) {
 	if c[tag] != "" {
 		t.Errorf("tag %d, which is %s, was settled again as %s: the broker would close the channel", tag, c[tag], as)
 	}
@@ -88,10 +74,10 @@ func TestTagsAckNoOtherDelivery(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
 	for range 300 {
-		in := &intake{}
-		tags, broker, acked := newTags(), channel{}, map[uint64]bool{}
-		flush := func(stragglers int) {
-			multiple, singles := tags.flush(stragglers)
+		start, in := time.Now(), &intake{}
+		tags, broker, acked := newTags(), settlements{}, map[uint64]bool{}
+		flush := func(old time.Duration) {
+			multiple, singles := tags.flush(start.Add(old))
 			for tag := uint64(1); tag <= multiple; tag++ {
 				if broker[tag] != "" {
 					continue
@@ -113,22 +99,23 @@ func TestTagsAckNoOtherDelivery(t *testing.T) {
 			j := min(i+random.IntN(8), len(order)-1)
 			order[i], order[j] = order[j], order[i]
 		}
-		for _, n := range order {
+		for i, n := range order {
 			tag := uint64(n) + 1
 			if random.IntN(4) == 0 {
 				broker.settle(t, tag, "requeued")
 				tags.gone(tag)
 			} else {
 				acked[tag] = true
-				tags.ack(tag, in, new(atomic.Int64))
+				tags.ack(tag, in, start.Add(time.Duration(i)))
+				in.unacked.Add(1)
 			}
 			if random.IntN(3) == 0 {
-				flush(random.IntN(5) / 4 * random.IntN(1+len(tags.waiting)))
+				flush(time.Duration(random.IntN(5)/4*random.IntN(2+i) - 1))
 			}
 		}
-		flush(len(tags.waiting))
-		if n := in.waiting.Load(); n != 0 {
-			t.Errorf("%d acks are counted as waiting, want none", n)
+		flush(time.Hour)
+		if n := in.unacked.Load(); n != 0 {
+			t.Errorf("%d deliveries are counted as unacked, want none", n)
 		}
 		if len(broker) != len(order) || len(tags.waiting) > 0 || len(tags.decided) > 0 {
 			t.Errorf("%d of %d tags are settled, %d wait", len(broker), len(order), len(tags.waiting))

@@ -140,7 +140,6 @@ func (a *authority) files(t *testing.T, c tls.Certificate) url.Values {
 // A worker runs on a RabbitMQ that speaks TLS. Each side refuses a peer that it
 // does not trust.
 func TestTLSOnRabbitMQ(t *testing.T) {
-	livetest.Nightly(t)
 	each(t, func(t *testing.T, target livetest.Target) {
 		n, stranger := newSecureNode(t, target), newAuthority(t)
 		client, foreign := n.ca.leaf(t, x509.ExtKeyUsageClientAuth), stranger.leaf(t, x509.ExtKeyUsageClientAuth)
@@ -160,6 +159,7 @@ func TestTLSOnRabbitMQ(t *testing.T) {
 			"files":                 {URLs: []string{n.at(guest, n.server, byFiles)}},
 			"a name for a number":   {URLs: []string{n.at(guest, byNumber, named)}},
 			"no password":           {URLs: []string{n.at(nil, n.server, certified)}},
+			"not this password":     {URLs: []string{n.at(url.UserPassword("somebody", "s3cr3t"), n.server, certified)}},
 			"TLS 1.2":               {URLs: []string{n.at(guest, n.server, nil)}, TLS: &tls.Config{RootCAs: n.ca.pool, Certificates: []tls.Certificate{client}, MaxVersion: tls.VersionTLS12}},
 			"TLS of the management": {URLs: []string{n.at(guest, n.server, nil)}, TLS: with(n.ca.pool, client), ManagementURL: "https://" + n.web},
 		}

@@ -32,24 +32,24 @@ const (
 // names makes the names of what the adapter declares.
 type names struct{ prefix string }
 
-// shelf names the exchange and the queue of a shelf.
-func (n names) shelf(delay time.Duration) string {
+// delay names a delay queue and its exchange.
+func (n names) delay(delay time.Duration) string {
 	return n.prefix + ".delay.v2." + strconv.FormatInt(delay.Milliseconds(), 10)
 }
 
 // retry names the queue in which the messages of topic come back from their
-// shelves. It is apart from the queue of the topic, so that a backlog there
+// delay queues. It is apart from the queue of the topic, so that a backlog there
 // makes no retry late, and so that only workers write to it.
 func (n names) retry(topic string) string { return n.prefix + ".retry.v1." + topic }
 
 // topic is whose messages come back to a queue, or the queue itself.
 func (n names) topic(queue string) string { return strings.TrimPrefix(queue, n.retry("")) }
 
-// returns names the exchange from the shelves to the queues of retries.
+// returns names the exchange from the delay queues to the queues of retries.
 func (n names) returns() string { return n.prefix + ".return.v1" }
 
-// unroutable names the exchange and the queue for what comes back from a shelf
-// after its queue was deleted: a shelf keeps what it cannot route, and moves
+// unroutable names the exchange and the queue for what comes back from a delay queue
+// after its queue was deleted: a delay queue keeps what it cannot route, and moves
 // nothing else when 32 of that are on their way.
 func (n names) unroutable() string { return n.prefix + ".unroutable.v1" }
 
@@ -149,7 +149,7 @@ type topology struct {
 }
 
 // plan lists the queues and exchanges for sub.
-func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
+func (n names) plan(sub brokers.Subscription, delays delayPlan) topology {
 	if sub.ReadOnly() {
 		return topology{found: sub.Topics}
 	}
@@ -186,9 +186,9 @@ func (n names) plan(sub brokers.Subscription, shelves shelfPlan) topology {
 	}
 	add(n.unroutable(), n.unroutable(), unlimited, ours)
 	t.bindings = append(t.bindings, binding{exchange: n.unroutable(), kind: amqp.ExchangeFanout, queue: n.unroutable()})
-	for _, delay := range shelves {
-		name := n.shelf(delay)
-		t.queues = append(t.queues, queue{name: name, args: n.shelfArgs(delay)})
+	for _, delay := range delays {
+		name := n.delay(delay)
+		t.queues = append(t.queues, queue{name: name, args: n.delayArgs(delay)})
 		t.bindings = append(t.bindings, binding{exchange: name, kind: amqp.ExchangeFanout, queue: name})
 	}
 	return t
@@ -237,9 +237,9 @@ func (n names) topicArgs(topic string, limit int64) amqp.Table {
 	}
 }
 
-// shelfArgs make a queue that sends each message on after delay, to the queue
+// delayArgs make a queue that sends each message on after delay, to the queue
 // that its routing key names, and keeps it until that queue has it.
-func (n names) shelfArgs(delay time.Duration) amqp.Table {
+func (n names) delayArgs(delay time.Duration) amqp.Table {
 	return amqp.Table{
 		argType:     typeQuorum,
 		argTTL:      delay.Milliseconds(),

@@ -92,7 +92,7 @@ func (w *world) topicArgs() amqp.Table {
 	}
 }
 
-func (w *world) shelfArgs(ms int64) amqp.Table {
+func (w *world) delayArgs(ms int64) amqp.Table {
 	return amqp.Table{
 		"x-queue-type": "quorum", "x-message-ttl": ms, "x-overflow": "reject-publish",
 		"x-dead-letter-exchange": w.prefix + ".return.v1", "x-dead-letter-strategy": "at-least-once",
@@ -104,7 +104,7 @@ func (w *world) shelfArgs(ms int64) amqp.Table {
 func TestOpenRefusesOtherQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf, dead := w.prefix+".delay.v2.1000", w.topic+".dead"
+		wait, dead := w.prefix+".delay.v2.1000", w.topic+".dead"
 		for _, tt := range []struct {
 			name  string
 			queue string
@@ -122,8 +122,8 @@ func TestOpenRefusesOtherQueues(t *testing.T) {
 			{"expires", w.topic, with(w.topicArgs(), amqp.Table{"x-expires": int64(3600000)}), []string{"x-expires is 3600000"}},
 			{"returns that expire", w.retries(), with(w.topicArgs(), amqp.Table{"x-message-ttl": int64(60000)}), []string{"x-message-ttl is 60000, and should be not set"}},
 			{"returns on a classic queue", w.retries(), nil, []string{"x-queue-type is classic, and should be quorum"}},
-			{"shelf of another delay", shelf, w.shelfArgs(5), []string{"x-message-ttl is 5, and should be 1000"}},
-			{"shelf that returns at most once", shelf, with(w.shelfArgs(1000), amqp.Table{"x-dead-letter-strategy": nil}), []string{"x-dead-letter-strategy is not set"}},
+			{"wait of another delay", wait, w.delayArgs(5), []string{"x-message-ttl is 5, and should be 1000"}},
+			{"wait that returns at most once", wait, with(w.delayArgs(1000), amqp.Table{"x-dead-letter-strategy": nil}), []string{"x-dead-letter-strategy is not set"}},
 		} {
 			w.Run(tt.name, func(t *testing.T) {
 				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url}
@@ -132,7 +132,7 @@ func TestOpenRefusesOtherQueues(t *testing.T) {
 				for _, verify := range []bool{false, true} {
 					w.refuses(w.options(w.url, verify), append(tt.parts, tt.queue)...)
 				}
-				for _, queue := range []string{w.topic, dead, w.retries(), shelf, w.prefix + ".unroutable.v1"} {
+				for _, queue := range []string{w.topic, dead, w.retries(), wait, w.prefix + ".unroutable.v1"} {
 					if queue != tt.queue && w.exists(queue) {
 						t.Errorf("a refused Open has created the queue %q", queue)
 					}
@@ -171,7 +171,7 @@ func (w *world) exists(queue string) bool {
 func TestOpenTakesQueues(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf, dead := w.prefix+".delay.v2.250", w.topic+".dead"
+		wait, dead := w.prefix+".delay.v2.250", w.topic+".dead"
 		const policies = " policy"
 		drops := w.drops()
 		letters := []string{"unverified " + dead + policies}
@@ -201,7 +201,7 @@ func TestOpenTakesQueues(t *testing.T) {
 			{"own dead-letter exchange", w.topic, with(w.topicArgs(), amqp.Table{"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": nil}), []string{"unverified " + w.topic + policies}},
 			{"returns", w.retries(), with(w.topicArgs(), amqp.Table{"x-max-length": int64(1000)}), nil},
 			{"dead letters", dead, with(w.topicArgs(), amqp.Table{"x-dead-letter-routing-key": dead}), []string{"unverified " + dead + policies}},
-			{"shelf", shelf, with(w.shelfArgs(250), amqp.Table{"x-max-length": int64(1000), "x-quorum-initial-group-size": int64(1)}), nil},
+			{"wait", wait, with(w.delayArgs(250), amqp.Table{"x-max-length": int64(1000), "x-quorum-initial-group-size": int64(1)}), nil},
 		} {
 			w.Run(tt.name, func(t *testing.T) {
 				w := &world{admin: &admin{t, w.conn}, topic: w.topic, prefix: w.prefix, url: w.url, broker: w.broker}
@@ -211,7 +211,7 @@ func TestOpenTakesQueues(t *testing.T) {
 					w.noted(w.source, tt.found...)
 					w.publish("a")
 					d := w.receive(1)[0]
-					for range 2 { // to the shelves, and held
+					for range 2 { // to the delay queues, and held
 						d = w.again(d)
 					}
 					if err := w.broker.Publish(t.Context(), dead, brokers.Message{ID: "a", Body: []byte("letter")}); err != nil {
@@ -306,7 +306,7 @@ func TestLookingAtDeadLetters(t *testing.T) {
 func TestVerifyMissesNothing(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		w.closeSource()
-		shelf := w.prefix + ".delay.v2.500"
+		wait := w.prefix + ".delay.v2.500"
 		for _, tt := range []struct {
 			name   string
 			remove func(...string)
@@ -314,8 +314,8 @@ func TestVerifyMissesNothing(t *testing.T) {
 			{w.topic, w.delete},
 			{w.retries(), w.delete},
 			{w.topic + ".dead", w.delete},
-			{shelf, w.delete},
-			{shelf, w.deleteExchanges},
+			{wait, w.delete},
+			{wait, w.deleteExchanges},
 			{w.prefix + ".dead.v1", w.deleteExchanges},
 			{w.prefix + ".return.v1", w.deleteExchanges},
 			{w.prefix + ".copy.v1", w.deleteExchanges}, // as before redrive had it
@@ -347,7 +347,7 @@ func TestTakesOverFromOlderWorkers(t *testing.T) {
 				w.Fatal(err)
 			}
 		}
-		older(w.prefix+".delay.v2.2000", "shelved")
+		older(w.prefix+".delay.v2.2000", "delayed")
 		older("", "short")
 		w.source = w.open(w.topic)
 		older("", "beside it")

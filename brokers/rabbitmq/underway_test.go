@@ -350,10 +350,9 @@ func TestOrderWaitsForTheRunningMessage(t *testing.T) {
 	inOrderWith(t, func(w *two, u *underway) {
 		begun := w.receive(1) // no other lease ends before its own
 		w.source.Pause(w.topic)
-		buffered := func() bool { return rabbitmq.Waiting(w.source, w.topic) > 0 }
 		w.await("the buffer is old", func() bool {
 			w.nothing(0)
-			return !buffered()
+			return rabbitmq.TurnsBack(w.source, w.topic)
 		})
 		if n := w.depth(w.topic); n > 0 {
 			w.Errorf("%d messages went back before the worker had settled the running message", n)

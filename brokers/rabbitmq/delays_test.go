@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-func TestPlanShelves(t *testing.T) {
+func TestPlanDelays(t *testing.T) {
 	for _, tt := range []struct {
 		maxDelay time.Duration
-		shelves  int
+		queues   int
 	}{
 		{0, 0},
 		{249 * time.Millisecond, 0},
@@ -20,40 +20,40 @@ func TestPlanShelves(t *testing.T) {
 		{24 * time.Hour, 40},
 		{365 * 24 * time.Hour, 40},
 	} {
-		plan := planShelves(tt.maxDelay)
-		if len(plan) != tt.shelves {
-			t.Errorf("planShelves(%v) has %d shelves, want %d", tt.maxDelay, len(plan), tt.shelves)
+		plan := planDelays(tt.maxDelay)
+		if len(plan) != tt.queues {
+			t.Errorf("planDelays(%v) has %d delay queues, want %d", tt.maxDelay, len(plan), tt.queues)
 		}
-		for i, shelf := range plan {
-			if i > 0 && shelf <= plan[i-1] {
-				t.Errorf("planShelves(%v): %v follows %v", tt.maxDelay, shelf, plan[i-1])
+		for i, queue := range plan {
+			if i > 0 && queue <= plan[i-1] {
+				t.Errorf("planDelays(%v): %v follows %v", tt.maxDelay, queue, plan[i-1])
 			}
-			if shelf%time.Millisecond != 0 {
-				t.Errorf("planShelves(%v): %v is not in whole milliseconds", tt.maxDelay, shelf)
+			if queue%time.Millisecond != 0 {
+				t.Errorf("planDelays(%v): %v is not in whole milliseconds", tt.maxDelay, queue)
 			}
 		}
-		if n := len(plan); n > 0 && tt.maxDelay <= longestShelf && plan[n-1] <= tt.maxDelay/2 {
-			t.Errorf("planShelves(%v) ends at %v", tt.maxDelay, plan[n-1])
+		if n := len(plan); n > 0 && tt.maxDelay <= longestDelay && plan[n-1] <= tt.maxDelay/2 {
+			t.Errorf("planDelays(%v) ends at %v", tt.maxDelay, plan[n-1])
 		}
 	}
 }
 
-// hops counts the shelves on the way to a delay, if each adds late, and the
+// hops counts the delay queues on the way to a delay, if each adds late, and the
 // rest that is held at the end.
-func (p shelfPlan) hops(delay, late time.Duration) (n int, rest time.Duration) {
+func (p delayPlan) hops(delay, late time.Duration) (n int, rest time.Duration) {
 	for n = 0; n == 0 || delay > tail; n++ {
-		shelf := p.pick(delay)
-		if shelf == 0 {
+		queue := p.pick(delay)
+		if queue == 0 {
 			break
 		}
-		delay -= shelf + late
+		delay -= queue + late
 	}
 	return n, delay
 }
 
 // The figures of the documentation.
 func TestHops(t *testing.T) {
-	plan := planShelves(3 * time.Hour)
+	plan := planDelays(3 * time.Hour)
 	for _, tt := range []struct {
 		from, to time.Duration
 		mean     float64 // at most
@@ -87,7 +87,7 @@ func TestPickIsNeverLate(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 20_000 {
-		plan := planShelves(time.Duration(random.Int64N(int64(48 * time.Hour))))
+		plan := planDelays(time.Duration(random.Int64N(int64(48 * time.Hour))))
 		checkPick(t, plan, time.Duration(random.Int64N(int64(30*24*time.Hour))))
 	}
 	if t.Failed() {
@@ -95,14 +95,14 @@ func TestPickIsNeverLate(t *testing.T) {
 	}
 }
 
-func checkPick(t *testing.T, plan shelfPlan, delay time.Duration) {
+func checkPick(t *testing.T, plan delayPlan, delay time.Duration) {
 	t.Helper()
-	shelf := plan.pick(delay)
-	if shelf > max(delay, 0) {
-		t.Errorf("pick(%v) = %v, which is late", delay, shelf)
+	queue := plan.pick(delay)
+	if queue > max(delay, 0) {
+		t.Errorf("pick(%v) = %v, which is late", delay, queue)
 	}
-	if n := len(plan); n > 0 && delay >= shortestShelf && shelf < min(delay/2, plan[n-1]) {
-		t.Errorf("pick(%v) = %v, which is less than half, and the plan goes to %v", delay, shelf, plan[n-1])
+	if n := len(plan); n > 0 && delay >= shortestDelay && queue < min(delay/2, plan[n-1]) {
+		t.Errorf("pick(%v) = %v, which is less than half, and the plan goes to %v", delay, queue, plan[n-1])
 	}
 }
 
@@ -112,7 +112,7 @@ func FuzzPick(f *testing.F) {
 	f.Add(int64(time.Hour), int64(time.Hour))
 	f.Add(int64(-1), int64(-1))
 	f.Fuzz(func(t *testing.T, maxDelay, delay int64) {
-		checkPick(t, planShelves(time.Duration(maxDelay)), time.Duration(delay))
+		checkPick(t, planDelays(time.Duration(maxDelay)), time.Duration(delay))
 	})
 }
 

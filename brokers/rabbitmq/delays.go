@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// A shelf is a queue whose messages all wait for the same time, so that none
-// waits behind another one. Where most retries wait there are more of them to the
+// A delay queue is a queue whose messages all wait for the same time, so that none
+// wait behind another one. Where most retries wait there are more of them to the
 // octave, so that one hop or two are enough; below that a worker can mostly hold
 // what is left, and above it a hop more is little beside the wait.
 const (
-	shortestShelf = 250 * time.Millisecond
-	longestShelf  = 24 * time.Hour
+	shortestDelay = 250 * time.Millisecond
+	longestDelay  = 24 * time.Hour
 
 	// tail is what a worker holds in process by default rather than send it
 	// to the broker once more.
@@ -21,27 +21,27 @@ const (
 	lateness = 250 * time.Millisecond
 )
 
-// shelfPlan lists the delays of the shelves, the shortest first.
-type shelfPlan []time.Duration
+// delayPlan lists the delays of the delay queues, the shortest first.
+type delayPlan []time.Duration
 
-// planShelves returns the shelves for delays up to maxDelay. Plans of
+// planDelays returns the delay queues for delays up to maxDelay. Plans of
 // different workers agree: the shorter one is the beginning of the longer one.
-func planShelves(maxDelay time.Duration) shelfPlan {
-	var plan shelfPlan
-	for octave := shortestShelf; ; octave *= 2 {
-		steps := shelvesIn(octave)
+func planDelays(maxDelay time.Duration) delayPlan {
+	var plan delayPlan
+	for octave := shortestDelay; ; octave *= 2 {
+		steps := delaysIn(octave)
 		for step := range steps {
-			shelf := octave + (octave * step / steps).Truncate(time.Millisecond)
-			if shelf > maxDelay || shelf > longestShelf {
+			wait := octave + (octave * step / steps).Truncate(time.Millisecond)
+			if wait > maxDelay || wait > longestDelay {
 				return plan
 			}
-			plan = append(plan, shelf)
+			plan = append(plan, wait)
 		}
 	}
 }
 
-// shelvesIn is how many shelves begin an octave or are in it.
-func shelvesIn(octave time.Duration) time.Duration {
+// delaysIn is how many delay queues begin an octave or are in it.
+func delaysIn(octave time.Duration) time.Duration {
 	switch {
 	case octave < 4*time.Second:
 		return 1
@@ -57,8 +57,8 @@ func shelvesIn(octave time.Duration) time.Duration {
 	return 1
 }
 
-// floor returns the longest shelf that is not longer than delay, or 0.
-func (p shelfPlan) floor(delay time.Duration) time.Duration {
+// floor returns the longest delay queue that is not longer than delay, or 0.
+func (p delayPlan) floor(delay time.Duration) time.Duration {
 	i, found := slices.BinarySearch(p, delay)
 	switch {
 	case found:
@@ -69,41 +69,41 @@ func (p shelfPlan) floor(delay time.Duration) time.Duration {
 	return p[i-1]
 }
 
-// pick returns the shelf for a message that is to wait for delay, or 0 if
+// pick returns the delay queue for a message that is to wait for delay, or 0 if
 // none is short enough. It is never longer than delay, so that the message
 // comes early rather than late. If the longest one that fits leaves more than
 // a worker holds, pick takes the one of at least half the delay after which
-// the next shelf leaves least.
-func (p shelfPlan) pick(delay time.Duration) time.Duration {
+// the next delay queue leaves least.
+func (p delayPlan) pick(delay time.Duration) time.Duration {
 	best := p.floor(delay)
 	if best == 0 || delay-best <= tail {
 		return best
 	}
 	least := p.leftAfter(delay - best)
-	for _, shelf := range slices.Backward(p) {
-		if shelf < delay/2 {
+	for _, wait := range slices.Backward(p) {
+		if wait < delay/2 {
 			break
 		}
-		if shelf >= best {
+		if wait >= best {
 			continue
 		}
-		if left := p.leftAfter(delay - shelf); left < least {
-			best, least = shelf, left
+		if left := p.leftAfter(delay - wait); left < least {
+			best, least = wait, left
 		}
 	}
 	return best
 }
 
-// holdable is the delay below which a retry needs no shelf, as a worker has room
+// holdable is the delay below which a retry needs no delay queue, as a worker has room
 // to hold it until it is due: it is at hand then, and has cost the broker one
 // message instead of two. The more are held of the most that can be, the shorter
 // it is, as long delays take the room for long. Half of the room is left to what
-// comes back from shelves.
+// comes back from delay queues.
 func holdable(held, most int) time.Duration {
 	return tail * time.Duration(max(0, most-2*held)) / time.Duration(most)
 }
 
-// leftAfter is what is left of rest after one more shelf.
-func (p shelfPlan) leftAfter(rest time.Duration) time.Duration {
+// leftAfter is what is left of rest after one more delay queue.
+func (p delayPlan) leftAfter(rest time.Duration) time.Duration {
 	return rest - p.floor(rest-lateness)
 }
