@@ -205,8 +205,7 @@ func (n *session) leave(in *intake, shut bool) error {
 
 // widens reports whether in is to have a larger prefetch, and can.
 func (in *intake) widens() bool {
-	granted := in.granted.Load()
-	return granted > 0 && in.wanted.Load() > granted && in.quiet()
+	return in.wanted.Load() > 0 && in.granted.Load() > 0 && in.quiet()
 }
 
 // quiet reports whether all that the broker may send is here.
@@ -225,7 +224,11 @@ func (c *channel) widen(in *intake) error {
 	if !in.widens() || c.session.isGone(in) {
 		return nil
 	}
-	return c.serve(in, int(in.wanted.Load()))
+	prefetch := in.wanted.Load()
+	if !in.merges {
+		prefetch = min(prefetch, in.most.Load()-in.unacked.Load())
+	}
+	return c.serve(in, int(prefetch))
 }
 
 // widenAny widens what can be before acks are sent, unless consumers are being
@@ -287,11 +290,11 @@ func (c *channel) giveBack(t *token, requeue bool) error {
 	return nil
 }
 
-// ack acks the deliveries of ts: at once if they are urgent, if none was acked just
+// ack acks deliveries: at once if they are urgent, if none was acked just
 // now, or if the broker would soon wait for them; and otherwise with those that
 // follow closely. What was delivered before waits for nothing: where one message
 // kills its worker again and again, the others would be charged for that each time.
-func (c *channel) ack(ts []*token, urgent bool) error {
+func (c *channel) ack(entries []*claimed, urgent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended.Load() || c.session.ctx.Err() != nil {
@@ -299,10 +302,10 @@ func (c *channel) ack(ts []*token, urgent bool) error {
 	}
 	now := time.Now()
 	again := false
-	for _, t := range ts {
-		c.tags.ack(t.tag, t.intake, now)
-		again = again || t.count > 0
-		urgent = urgent || 2*len(c.tags.waiting) >= int(t.intake.granted.Load())
+	for _, e := range entries {
+		c.tags.ack(e.tag, e.intake, now)
+		again = again || e.count > 0
+		urgent = urgent || 2*len(c.tags.waiting) >= int(e.intake.granted.Load())
 	}
 	switch {
 	case again:

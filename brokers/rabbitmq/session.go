@@ -52,7 +52,8 @@ type intake struct {
 	back      int // messages that went back when the last channel ended
 
 	granted atomic.Int64  // the prefetch of the consumer; 0 if there is none
-	wanted  atomic.Int64  // the prefetch that it should have
+	wanted  atomic.Int64  // the prefetch that it should have; 0 if that one will do
+	most    atomic.Int64  // deliveries that may be unacked then
 	unacked atomic.Int64  // deliveries of all its consumers that are unsettled on the wire
 	out     atomic.Int64  // of these, the ones that Settle has not settled
 	settled atomic.Int64  // deliveries so far
@@ -447,7 +448,8 @@ func (n *session) grow(now time.Time) {
 			continue
 		}
 		limit := min(in.limit(now, granted, n.source.prefetch), n.fitting(in), mostPrefetch)
-		if limit > granted {
+		if limit > granted+int(in.stale.Load()) {
+			in.most.Store(int64(limit))
 			in.wanted.Store(int64(min(max(2*granted, firstPrefetch), limit)))
 		}
 	}

@@ -12,62 +12,65 @@ import (
 	"github.com/redrive-go/redrive/brokers/wire"
 )
 
+// way is how a delivery is settled.
+type way int
+
+const (
+	acking way = iota
+	releasing
+	rejecting
+	copying
+)
+
+// claimed is a settlement that a call of Settle has claimed.
+type claimed struct {
+	*brokers.Settlement
+	*token
+	err error
+}
+
 // Settle sends acks and releases first; then it publishes the copies of all
 // retries, waits for the broker to confirm them, and acks their originals.
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
-	errs := make([]error, len(batch))
-	b := settlement{source: s, batch: batch, errs: errs}
-	b.sort()
-	b.ack(b.acks, false)
-	b.release()
-	b.reject()
-	b.retry(ctx)
+	entries := make([]claimed, len(batch))
+	var by [copying + 1][]*claimed
+	for i := range batch {
+		e := &entries[i]
+		e.Settlement = &batch[i]
+		if e.err = s.claim(e); e.err == nil {
+			w := e.way()
+			by[w] = append(by[w], e)
+		}
+	}
+	s.ack(by[acking], false)
+	for _, e := range by[releasing] {
+		s.done(e, e.channel.giveBack(e.token, true))
+	}
+	for _, e := range by[rejecting] {
+		s.done(e, e.reject())
+	}
+	s.retry(ctx, by[copying])
 	failures := adapter.Failures{Broker: "rabbitmq", Entries: len(batch)}
-	for i, err := range errs {
-		failures.Add(i, batch[i].Action.String(), batch[i].Delivery, err)
+	for i, e := range entries {
+		failures.Add(i, e.Action.String(), e.Delivery, e.err)
 	}
 	return failures.List
 }
 
-// settlement is one call of Settle. Its lists hold indexes of the batch.
-type settlement struct {
-	source   *source
-	batch    []brokers.Settlement
-	errs     []error
-	acks     []int
-	releases []int
-	rejects  []int
-	copies   []int
-}
-
-func (b *settlement) token(i int) *token { return b.batch[i].Delivery.Token.(*token) }
-
-// sort claims what this call may settle.
-func (b *settlement) sort() {
-	for i, s := range b.batch {
-		if s.Action > brokers.Reject {
-			b.errs[i] = fmt.Errorf("action %d is none, the delivery is still held", s.Action)
-			continue
-		}
-		if b.errs[i] = b.source.claim(s); b.errs[i] != nil {
-			continue
-		}
-		t := b.token(i)
-		switch {
-		case s.Action == brokers.Retry && b.source.readOnly:
-			b.done(i, adapter.ErrReadOnly)
-		case s.Action == brokers.Reject && !t.copied:
-			b.rejects = append(b.rejects, i)
-		case s.Action == brokers.Retry && !t.copied:
-			b.copies = append(b.copies, i)
-		case s.Action == brokers.Release && (t.renews || t.often() || t.intake.deleted.Load()):
-			b.copies = append(b.copies, i) // its copy begins to count anew, or outlives the deleted queue
-		case s.Action == brokers.Release && !t.copied:
-			b.releases = append(b.releases, i)
-		default:
-			b.acks = append(b.acks, i)
-		}
+// way returns how to settle e. A release is done by a copy where that begins to count
+// anew, or outlives the deleted queue.
+func (e *claimed) way() way {
+	switch {
+	case e.Action == brokers.Release && (e.renews || e.often() || e.intake.deleted.Load()):
+		return copying
+	case e.copied || e.Action == brokers.Ack:
+		return acking
+	case e.Action == brokers.Retry:
+		return copying
+	case e.Action == brokers.Reject:
+		return rejecting
 	}
+	return releasing
 }
 
 // check says whether d is held and can be settled.
@@ -98,114 +101,100 @@ func (s *source) check(d *brokers.Delivery) error {
 }
 
 // claim takes a delivery for this call, so that no other one settles it.
-func (s *source) claim(st brokers.Settlement) error {
-	d := st.Delivery
-	err := s.check(d)
-	if err == nil && !d.Token.(*token).state.CompareAndSwap(held, settling) {
+func (s *source) claim(e *claimed) error {
+	if e.Action > brokers.Reject {
+		return fmt.Errorf("action %d is none, the delivery is still held", e.Action)
+	}
+	if err := s.check(e.Delivery); err != nil {
+		return err
+	}
+	e.token = e.Delivery.Token.(*token)
+	if e.Action == brokers.Retry && s.readOnly {
+		return adapter.ErrReadOnly
+	}
+	if !e.state.CompareAndSwap(held, settling) {
 		return brokers.ErrSettled
 	}
-	return err
+	return nil
 }
 
-// done ends the claim on entry i with the outcome err.
-func (b *settlement) done(i int, err error) {
-	t := b.token(i)
-	if err == nil {
-		t.state.Store(settled)
-		t.intake.out.Add(-1)
-		t.intake.settled.Add(1)
-		if t.count >= suspicious {
-			b.source.woken.Wake() // there is room for another trial
-		}
-		if t.intake.spills.Load() {
-			t.channel.session.kick.Wake() // an ordered channel may close
-		}
-	} else {
-		t.state.Store(held)
+// done ends the claim on e with the outcome err.
+func (s *source) done(e *claimed, err error) {
+	if e.err = err; err != nil {
+		e.state.Store(held)
+		return
 	}
-	b.errs[i] = err
+	e.state.Store(settled)
+	e.intake.out.Add(-1)
+	e.intake.settled.Add(1)
+	if e.count >= suspicious {
+		s.woken.Wake() // there is room for another trial
+	}
+	if e.intake.spills.Load() {
+		e.channel.session.kick.Wake() // an ordered channel may close
+	}
 }
 
 // ack removes originals. Where that fails the message comes again; after a
 // copy that is a duplicate, and no reason to settle once more. With a copy it is
 // urgent: until then there are two of the message.
-func (b *settlement) ack(entries []int, urgent bool) {
-	byChannel := make(map[*channel][]int, 1)
-	for _, i := range entries {
-		c := b.token(i).channel
-		byChannel[c] = append(byChannel[c], i)
+func (s *source) ack(entries []*claimed, urgent bool) {
+	byChannel := make(map[*channel][]*claimed, 1)
+	for _, e := range entries {
+		byChannel[e.channel] = append(byChannel[e.channel], e)
 	}
 	for c, entries := range byChannel {
-		ts := make([]*token, len(entries))
-		for at, i := range entries {
-			ts[at] = b.token(i)
-		}
-		err := c.ack(ts, urgent)
-		for _, i := range entries {
-			if b.token(i).copied {
-				b.done(i, nil)
+		err := c.ack(entries, urgent)
+		for _, e := range entries {
+			if e.copied {
+				s.done(e, nil)
 			} else {
-				b.done(i, err)
+				s.done(e, err)
 			}
 		}
 	}
 }
 
-func (b *settlement) release() {
-	for _, i := range b.releases {
-		t := b.token(i)
-		b.done(i, t.channel.giveBack(t, true))
+// reject has the broker dead-letter the message, where it is known to do so at
+// least once: otherwise it would drop it.
+func (e *claimed) reject() error {
+	if !e.intake.kept.Load() {
+		return fmt.Errorf("the queue %q has no dead-lettering that redrive has declared or compared, and would drop the message: %w",
+			e.intake.queue, brokers.ErrRefused)
 	}
-}
-
-// reject has the broker dead-letter the messages, where it is known to do so at
-// least once: otherwise it would drop them.
-func (b *settlement) reject() {
-	for _, i := range b.rejects {
-		t := b.token(i)
-		if !t.intake.kept.Load() {
-			b.done(i, fmt.Errorf("the queue %q has no dead-lettering that redrive has declared or compared, and would drop the message: %w",
-				t.intake.queue, brokers.ErrRefused))
-			continue
-		}
-		b.done(i, t.channel.giveBack(t, false))
-	}
+	return e.channel.giveBack(e.token, false)
 }
 
 // retry publishes the copies and acks the originals of those that are
 // confirmed.
-func (b *settlement) retry(ctx context.Context) {
-	var out []outgoing
-	var entries []int
-	held := 0
-	for _, i := range b.copies {
-		if out == nil {
-			held = b.token(i).channel.session.retries()
-		}
-		o, err := b.source.copyOf(b.batch[i], holdable(held, b.source.prefetch))
-		if err != nil {
-			b.done(i, err)
-			continue
-		}
-		if o.exchange == b.source.broker.names.copies() {
-			held++
-		}
-		out, entries = append(out, o), append(entries, i)
-	}
-	if len(out) == 0 {
+func (s *source) retry(ctx context.Context, entries []*claimed) {
+	if len(entries) == 0 {
 		return
 	}
-	var confirmed []int
-	for at, err := range b.source.broker.publisher.publish(ctx, out) {
-		i := entries[at]
+	var out []outgoing
+	var sent, confirmed []*claimed
+	held := entries[0].channel.session.retries()
+	for _, e := range entries {
+		o, err := s.copyOf(*e.Settlement, holdable(held, s.prefetch))
 		if err != nil {
-			b.done(i, fmt.Errorf("the original stays: %w", err))
+			s.done(e, err)
 			continue
 		}
-		b.token(i).copied = true
-		confirmed = append(confirmed, i)
+		if o.exchange == s.broker.names.copies() {
+			held++
+		}
+		out, sent = append(out, o), append(sent, e)
 	}
-	b.ack(confirmed, true)
+	for i, err := range s.broker.publisher.publish(ctx, out) {
+		e := sent[i]
+		if err != nil {
+			s.done(e, fmt.Errorf("the original stays: %w", err))
+			continue
+		}
+		e.copied = true
+		confirmed = append(confirmed, e)
+	}
+	s.ack(confirmed, true)
 }
 
 // copyOf is the message that replaces the delivery of a retry, or of a release

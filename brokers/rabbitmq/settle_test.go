@@ -80,45 +80,43 @@ func TestWayOfCopies(t *testing.T) {
 	}
 }
 
-// What is acked, given back and copied.
+// What is acked, given back and copied, and what is not claimed.
 func TestSettlementsAreSorted(t *testing.T) {
 	const ack, retry, release = brokers.Ack, brokers.Retry, brokers.Release
+	const unclaimed = copying + 1
 	for name, tt := range map[string]struct {
 		action brokers.Action
 		change func(*token)
-		want   string
+		want   way
 	}{
-		"ack":                          {ack, func(*token) {}, "ack"},
-		"ack of what was copied":       {ack, func(t *token) { t.copied = true }, "ack"},
-		"retry":                        {retry, func(*token) {}, "copy"},
-		"retry whose copy is there":    {retry, func(t *token) { t.copied = true }, "ack"},
-		"release":                      {release, func(*token) {}, "release"},
-		"release of what was copied":   {release, func(t *token) { t.copied = true }, "ack"},
-		"release, to count anew":       {release, func(t *token) { t.renews = true }, "copy"},
-		"release, lost nearly often":   {release, func(t *token) { t.count = bystanders - 1 }, "release"},
-		"release, lost often":          {release, func(t *token) { t.count = bystanders }, "copy"},
-		"release in order, lost often": {release, func(t *token) { t.count, t.intake.feed.ordered = bystandersOrdered-1, true }, "release"},
-		"release in order, too often":  {release, func(t *token) { t.count, t.intake.feed.ordered = bystandersOrdered, true }, "copy"},
-		"rejection":                    {brokers.Reject, func(*token) {}, "reject"},
-		"rejection of what was copied": {brokers.Reject, func(t *token) { t.copied = true }, "ack"},
-		"none":                         {brokers.Reject + 1, func(*token) {}, ""},
-		"of a lease that is over":      {ack, func(t *token) { t.deadline = time.Now().Add(-1) }, ""},
-		"of a delivery that was lost":  {ack, func(t *token) { t.lose() }, ""},
-		"of what is settled":           {ack, func(t *token) { t.state.Store(settled) }, ""},
-		"of what another call settles": {retry, func(t *token) { t.state.Store(settling) }, ""},
-		"of a session that has ended":  {ack, func(t *token) { t.channel.session.link = endedLink() }, ""},
+		"ack":                          {ack, func(*token) {}, acking},
+		"ack of what was copied":       {ack, func(t *token) { t.copied = true }, acking},
+		"retry":                        {retry, func(*token) {}, copying},
+		"retry whose copy is there":    {retry, func(t *token) { t.copied = true }, acking},
+		"release":                      {release, func(*token) {}, releasing},
+		"release of what was copied":   {release, func(t *token) { t.copied = true }, acking},
+		"release, to count anew":       {release, func(t *token) { t.renews = true }, copying},
+		"release, lost nearly often":   {release, func(t *token) { t.count = bystanders - 1 }, releasing},
+		"release, lost often":          {release, func(t *token) { t.count = bystanders }, copying},
+		"release in order, lost often": {release, func(t *token) { t.count, t.intake.feed.ordered = bystandersOrdered-1, true }, releasing},
+		"release in order, too often":  {release, func(t *token) { t.count, t.intake.feed.ordered = bystandersOrdered, true }, copying},
+		"rejection":                    {brokers.Reject, func(*token) {}, rejecting},
+		"rejection of what was copied": {brokers.Reject, func(t *token) { t.copied = true }, acking},
+		"none":                         {brokers.Reject + 1, func(*token) {}, unclaimed},
+		"of a lease that is over":      {ack, func(t *token) { t.deadline = time.Now().Add(-1) }, unclaimed},
+		"of a delivery that was lost":  {ack, func(t *token) { t.lose() }, unclaimed},
+		"of what is settled":           {ack, func(t *token) { t.state.Store(settled) }, unclaimed},
+		"of what another call settles": {retry, func(t *token) { t.state.Store(settling) }, unclaimed},
+		"of a session that has ended":  {ack, func(t *token) { t.channel.session.link = endedLink() }, unclaimed},
 	} {
 		s, tok, d := holding(t)
 		tt.change(tok)
-		b := settlement{source: s, batch: []brokers.Settlement{{Delivery: d, Action: tt.action}}, errs: make([]error, 1)}
-		b.sort()
-		for list, want := range map[*[]int]string{&b.acks: "ack", &b.copies: "copy", &b.releases: "release", &b.rejects: "reject"} {
-			if slices.Equal(*list, []int{0}) != (tt.want == want) {
-				t.Errorf("%s: among those to %s is %v, want it in %q", name, want, *list, tt.want)
-			}
-		}
-		if (b.errs[0] == nil) != (tt.want != "") {
-			t.Errorf("%s: error %v", name, b.errs[0])
+		e := claimed{Settlement: &brokers.Settlement{Delivery: d, Action: tt.action}}
+		switch err := s.claim(&e); {
+		case (err == nil) != (tt.want != unclaimed):
+			t.Errorf("%s: error %v", name, err)
+		case err == nil && e.way() != tt.want:
+			t.Errorf("%s: settled in way %d, want %d", name, e.way(), tt.want)
 		}
 	}
 }
