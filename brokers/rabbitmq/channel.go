@@ -371,12 +371,12 @@ func (c *channel) finish() {
 	defer c.mu.Unlock()
 	if !c.ended.Load() && c.session.ctx.Err() == nil {
 		release := c.session.guard()
-		if !c.ordered {
-			for _, in := range c.intakes {
+		for _, in := range c.intakes {
+			if !c.ordered {
 				c.ch.Cancel(in.tag, true)
 			}
-			c.intakes = nil
 		}
+		c.intakes = nil // none is to be widened by flush
 		c.flush(time.Now())
 		if !c.ordered {
 			c.ch.Nack(0, true, true) // everything that is unacked

@@ -46,7 +46,7 @@ func TestDeath(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, h := range (names{"redrive"}).death(&amqp.Delivery{Headers: amqp.Table{"x-death": tt.deaths}}) {
+			for _, h := range (names{"redrive"}).origin(&amqp.Delivery{Headers: amqp.Table{"x-death": tt.deaths}}, "orders", false)[1:] {
 				got = append(got, fmt.Sprintf("%s=%s", h.Name, h.Value))
 			}
 			if got := strings.Join(got, " "); got != tt.want {

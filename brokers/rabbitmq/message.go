@@ -255,44 +255,31 @@ func (b *Broker) understand(d *amqp.Delivery, topic string, retried bool, limits
 		m.PublishedAt = d.Timestamp
 	}
 	if meta.Origin == nil {
-		meta.Origin = origin(d, topic)
-		if !retried {
-			meta.Origin = append(meta.Origin, b.names.death(d)...)
-		}
+		meta.Origin = b.names.origin(d, topic, retried)
 	}
 	return m, meta
 }
 
-func origin(d *amqp.Delivery, topic string) brokers.Headers {
-	o := brokers.Headers{{Name: "queue", Value: topic}}
-	for _, detail := range []brokers.Header{
-		{Name: "exchange", Value: d.Exchange},
-		{Name: "routing-key", Value: d.RoutingKey},
-	} {
-		if detail.Value != "" {
-			o = append(o, detail)
-		}
-	}
-	return o
-}
-
-// death says why the broker dead-lettered the message by itself, from which
-// queue, and how often: the last time, and the first, which tells where the
-// message comes from. Its notes are dropped from the headers, and this is all that
-// they tell: such a message has no story.
-func (n names) death(d *amqp.Delivery) brokers.Headers {
-	deaths, _ := d.Headers["x-death"].([]any)
-	if len(deaths) == 0 {
-		return nil
-	}
-	last, _ := deaths[0].(amqp.Table)
-	first := firstDeath(deaths)
-	var h brokers.Headers
+// origin says where d comes from. Of a first delivery that the broker had
+// dead-lettered by itself it says why, from which queue, and how often: the last time,
+// and the first, which tells where the message comes from. The broker's notes are
+// dropped from the headers, and this is all that they tell: such a message has no
+// story.
+func (n names) origin(d *amqp.Delivery, topic string, retried bool) brokers.Headers {
+	h := brokers.Headers{{Name: "queue", Value: topic}}
 	note := func(name string, field any) {
 		if _, value := describe(field); value != "" && len(value) <= longestName {
 			h = append(h, brokers.Header{Name: name, Value: value})
 		}
 	}
+	note("exchange", d.Exchange)
+	note("routing-key", d.RoutingKey)
+	deaths, _ := d.Headers["x-death"].([]any)
+	if retried || len(deaths) == 0 {
+		return h
+	}
+	last, _ := deaths[0].(amqp.Table)
+	first := firstDeath(deaths)
 	for _, name := range []string{"reason", "queue", "count", "time"} {
 		note("death-"+name, last[name])
 	}

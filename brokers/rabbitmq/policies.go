@@ -100,27 +100,27 @@ func (p policy) appliesTo(name, kind string) (applies, certain bool) {
 	}
 	applies, certain = true, true
 	for key := range p.Definition {
-		switch {
-		case slices.Contains(keysOf[kind], key) || slices.Contains(keysOfBoth, key):
-		case slices.Contains(keysOf[other[kind]], key) || slices.Contains(keysOfStreams, key):
-			return false, true
-		default:
+		switch owner := keyOwners[key]; owner {
+		case kind, "queues":
+		case "":
 			certain = false
+		default:
+			return false, true
 		}
 	}
 	return applies, certain
 }
 
-// Keys of policies, by the kind of queue that has them.
-var (
-	keysOfBoth    = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "dead-letter-exchange", "dead-letter-routing-key"}
-	keysOfStreams = []string{"max-age", "stream-max-segment-size-bytes", "initial-cluster-size"}
-	keysOf        = map[string][]string{
-		typeQuorum:  {"delivery-limit", "dead-letter-strategy"},
-		typeClassic: {"ha-mode", "ha-params", "ha-sync-mode", "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-mode", "queue-master-locator"},
-	}
-	other = map[string]string{typeQuorum: typeClassic, typeClassic: typeQuorum}
-)
+// keyOwners are the kinds of queues that have a key of policies: one kind, or quorum
+// and classic queues.
+var keyOwners = map[string]string{
+	"message-ttl": "queues", "expires": "queues", "max-length": "queues", "max-length-bytes": "queues",
+	"overflow": "queues", "dead-letter-exchange": "queues", "dead-letter-routing-key": "queues",
+	"delivery-limit": typeQuorum, "dead-letter-strategy": typeQuorum,
+	"ha-mode": typeClassic, "ha-params": typeClassic, "ha-sync-mode": typeClassic, "ha-promote-on-shutdown": typeClassic,
+	"ha-promote-on-failure": typeClassic, "queue-mode": typeClassic, "queue-master-locator": typeClassic,
+	"max-age": typeStream, "stream-max-segment-size-bytes": typeStream, "initial-cluster-size": typeStream,
+}
 
 // excluding is a pattern that begins with a negative lookahead, as of a policy for all
 // but a few queues. Go's expressions have none.

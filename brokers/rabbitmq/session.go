@@ -327,8 +327,7 @@ func (n *session) adjust(now time.Time, every time.Duration) (wait time.Duration
 			return every, err
 		}
 	}
-	// What is parked is parked first, or the broker might deliver here again what
-	// goes back.
+	// The consumers end first, or the broker might deliver here again what goes back.
 	if err = n.stop(todo[spilling], todo[parking]); err != nil {
 		return every, err
 	}
@@ -343,7 +342,8 @@ func (n *session) adjust(now time.Time, every time.Duration) (wait time.Duration
 	return every, err
 }
 
-// plan returns what is to be done about consumers, and notes that it is about to be.
+// plan returns the intakes whose consumers are to change, and notes what they will be.
+// Without a change it returns when to look again.
 func (n *session) plan(now time.Time) (todo map[change][]*intake, first time.Time) {
 	n.source.mu.Lock()
 	defer n.source.mu.Unlock()
@@ -379,9 +379,10 @@ func (n *session) isCalm(now time.Time) bool {
 	})
 }
 
-// stop ends the consumers of intakes that spill, and of those that are parked,
-// whose buffers go back. Otherwise the broker would send deliveries that go back
-// unused, and count each of them. All of an ordered intake goes back with its channel.
+// stop ends the consumers of intakes that spill, and of intakes that are parked. The
+// buffers of the latter go back. If their consumers went on, the broker would send
+// messages that go back unused, and count each of them. All unsettled messages of an
+// ordered intake go back with its channel.
 func (n *session) stop(spilling, parking []*intake) error {
 	ins := slices.Concat(spilling, parking)
 	if len(ins) == 0 {
@@ -455,10 +456,10 @@ func (n *session) grow(now time.Time) {
 	}
 }
 
-// limit is up to where the prefetch may grow: to no more than is granted unless
-// that is too little for the worker. It is if the worker is fast and went through
-// so many at a stretch; or if the broker has sent all that it may and the worker
-// has taken all of that, of which it can hold most.
+// limit is up to where the prefetch may grow, or 0 if what is granted is enough. It is
+// not enough for a fast worker, which has settled so many within the time that an ack
+// may wait. Nor is it for a worker that has taken nearly all that the broker may send,
+// and can hold most.
 func (in *intake) limit(now time.Time, granted, most int) int {
 	fast := false
 	if settled := in.settled.Load(); settled-in.mark >= int64(granted) {

@@ -151,10 +151,7 @@ func rest(brief int) time.Duration {
 	if brief == 0 {
 		return 0
 	}
-	d := shortestRest
-	for range brief - 1 {
-		d = min(2*d, longestRest)
-	}
+	d := min(shortestRest<<min(brief-1, 4), longestRest)
 	return d/2 + rand.N(d/2)
 }
 
