@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
@@ -35,16 +34,14 @@ var errDisk = errors.New("the disk is full")
 // until it is dead, and returns the attempt numbers that its handler saw.
 func failures(t *testing.T, hold time.Duration, policy retry.Policy, next func(run int) error) (attempts []int, m brokers.Meta, reason string) {
 	t.Helper()
-	broker := memory.New(memory.Options{})
-	publish(t, broker, "orders", "one")
+	broker := brokerWith("orders", "one")
 	cfg := quiet()
 	cfg.HoldLimit, cfg.Retry, cfg.Rules = hold, policy, []classify.Rule{verdicts}
 	w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
 		attempts = append(attempts, consumer.MetaFrom(ctx).Attempt)
 		return next(len(attempts))
 	}))
-	time.Sleep(72 * time.Hour)
-	w.mustShutdown()
+	w.stopAfter(72 * time.Hour)
 	entry := oneDeadLetter(t, broker, "orders")
 	return attempts, entry.Meta, entry.Reason
 }
@@ -131,13 +128,11 @@ func TestHistoryKeepsTheLastFailures(t *testing.T) {
 // an adapter may keep it.
 func TestMetaOfARetryIsNotChangedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "one")
+		broker := tapWith("orders", "one")
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = -1, every(time.Second, 15)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) }))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		calls := broker.of("retry")
 		if len(calls) != 14 {
 			t.Fatalf("%d retries, want 14", len(calls))

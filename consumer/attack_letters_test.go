@@ -121,8 +121,7 @@ func (s *siege) run(t *testing.T, broker brokers.Broker, n, atOnce int, length t
 		}
 		time.Sleep(time.Second)
 	}
-	time.Sleep(10 * time.Second)
-	w.mustShutdown()
+	w.stopAfter(10 * time.Second)
 	t.Attr("innocents_harmed", strconv.Itoa(seconds-s.good+s.late))
 	if s.good != seconds || s.late != 0 {
 		t.Errorf("%d of %d good messages handled, %d of them late", s.good, seconds, s.late)
@@ -306,8 +305,7 @@ func TestUnburiedMessageComesBackMoreRarely(t *testing.T) {
 			t.Errorf("rejected after %v, want %v", gaps, want)
 		}
 		healed.Store(true)
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		if s.publishes != 3 || s.runs != 1 || s.Len("orders.dead") != 2 || s.events[consumer.EventRejected] != 1 {
 			t.Errorf("%d publishes, %d runs, %d dead, events %v; want 3, 1, a stub and the original", s.publishes, s.runs, s.Len("orders.dead"), s.events)
 		}

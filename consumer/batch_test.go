@@ -1,10 +1,12 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -35,50 +37,34 @@ func batches(d *diary, settings consumer.Topic, results func(ctx context.Context
 func allDone(context.Context, []string) []error { return nil }
 
 func TestBatchIsHandedOverWhenFullOrOld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		d := newDiary()
-		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 3, BatchWait: time.Second}, allDone))
-		publish(t, broker, "orders", "1", "2", "3", "4")
-		time.Sleep(1500 * time.Millisecond)
-		publish(t, broker, "orders", "5")
-		time.Sleep(700 * time.Millisecond)
-		publish(t, broker, "orders", "6")
-		time.Sleep(time.Minute)
-		w.mustShutdown()
-		d.expect(t, "0s 1+2+3", "1s 4", "2.5s 5+6")
-		empty(t, broker, "orders")
-	})
-}
-
-func TestBatchWaitHasADefault(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		d := newDiary()
-		publish(t, broker, "orders", "1")
-		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 1000}, allDone))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
-		d.expect(t, "100ms 1")
-	})
-}
-
-func TestBatchOfOneNeedsNoWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		d := newDiary()
-		publish(t, broker, "orders", "1")
-		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 1, BatchWait: time.Hour}, allDone))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
-		d.expect(t, "0s 1")
-	})
+	for name, tt := range map[string]struct {
+		settings consumer.Topic
+		sent     []string // such as "1.5s 5"
+		want     []string
+	}{
+		"by both":              {consumer.Topic{BatchSize: 3, BatchWait: time.Second}, []string{"0s 1", "0s 2", "0s 3", "0s 4", "1.5s 5", "2.2s 6"}, []string{"0s 1+2+3", "1s 4", "2.5s 5+6"}},
+		"by the default":       {consumer.Topic{BatchSize: 1000}, []string{"0s 1"}, []string{"100ms 1"}},
+		"of one":               {consumer.Topic{BatchSize: 1, BatchWait: time.Hour}, []string{"0s 1"}, []string{"0s 1"}},
+		"larger than Prefetch": {consumer.Topic{BatchSize: 100}, slices.Repeat([]string{"0s x"}, 100), []string{"0s x" + strings.Repeat("+x", 99)}},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			broker, d := memory.New(memory.Options{}), newDiary()
+			w := start(t, broker, quiet(), batches(d, tt.settings, allDone))
+			for _, line := range tt.sent {
+				after, body, _ := strings.Cut(line, " ")
+				time.Sleep(time.Until(d.born.Add(must(time.ParseDuration(after)))))
+				publish(t, broker, "orders", body)
+			}
+			w.stopAfter(time.Minute)
+			d.expect(t, tt.want...)
+			empty(t, broker, "orders")
+		})
+	}
 }
 
 func TestBatchSettlesEachMessageByItsResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "done", "held", "long", "poison", "skip")
+		broker := tapWith("orders", "done", "held", "long", "poison", "skip")
 		d := newDiary()
 		cfg := quiet()
 		cfg.Retry = every(time.Second, 5)
@@ -104,16 +90,12 @@ func TestBatchSettlesEachMessageByItsResult(t *testing.T) {
 		}))
 		time.Sleep(1500 * time.Millisecond)
 		publish(t, broker.Broker, "orders", "new")
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if at := d.times(); len(d.lines) != 4 || !slices.Equal(d.lines[:3], []string{"0s done+held+long+poison+skip", "2s held", "2.5s new"}) ||
 			!strings.HasSuffix(d.lines[3], " long") || at[3] < 10*time.Second || at[3] > 13*time.Second {
 			t.Errorf("batches %q, want all, then the retry and the new message apart, then the message that asked for 10 s", d.lines)
 		}
-		var calls []string
-		for _, c := range broker.of("ack", "retry", "release") {
-			calls = append(calls, c.what+" "+c.body)
-		}
+		calls := broker.did("ack", "retry", "release")
 		slices.Sort(calls)
 		if want := []string{"ack done", "ack held", "ack long", "ack new", "ack poison", "ack skip", "retry long"}; !slices.Equal(calls, want) {
 			t.Errorf("settlements %q, want %q", calls, want)
@@ -133,23 +115,22 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 		runs    int
 		text    string
 	}{
-		"too many results": {func(context.Context, []string) []error { return make([]error, 3) }, "unclassified", 6, "3 results for 1"},
+		"too many results": {func(context.Context, []string) []error { return make([]error, 3) }, "unclassified", 6, `the batch handler of "orders" returned 3 results for 1 messages`},
 		"no results":       {func(context.Context, []string) []error { return []error{} }, "unclassified", 6, "0 results for 1"},
 		"panic":            {func(context.Context, []string) []error { panic("boom") }, "panic", 6, "boom"},
+		"Goexit":           {func(context.Context, []string) []error { runtime.Goexit(); return nil }, "unclassified", 6, "runtime.Goexit"},
 		"timeout": {func(ctx context.Context, names []string) []error {
 			<-ctx.Done()
 			return slices.Repeat([]error{ctx.Err()}, len(names))
 		}, "timeout", 5, "deadline"},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "1", "2")
+			broker := brokerWith("orders", "1", "2")
 			d := newDiary()
 			cfg := quiet()
 			cfg.Retry = every(time.Second, 10)
 			w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, test.handler))
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			dead := deadLetters(t, broker, "orders")
 			if len(dead) != 2 || len(d.lines) != 1+2*test.runs {
 				t.Fatalf("%d dead letters after the batches %q, want 2 after one of both and %d of each alone", len(dead), d.lines, test.runs)
@@ -166,8 +147,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 
 func TestDrainHandsOverTheBatchThatCollects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "1", "2")
+		broker := tapWith("orders", "1", "2")
 		d := newDiary()
 		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 5, BatchWait: time.Hour}, allDone))
 		time.Sleep(time.Minute)
@@ -177,19 +157,14 @@ func TestDrainHandsOverTheBatchThatCollects(t *testing.T) {
 			t.Errorf("the drain took %v, want no time", took)
 		}
 		d.expect(t)
-		if calls := broker.of("ack", "retry", "release"); len(calls) != 2 || calls[0].what != "release" || calls[1].what != "release" {
-			t.Errorf("settlements %+v, want two releases", calls)
-		}
-		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 2}); got != want {
-			t.Errorf("after Run: %+v, want %+v", got, want)
-		}
+		broker.settled(t, "release 1", "release 2")
+		holds(t, broker, "orders", memory.Stats{Ready: 2})
 	})
 }
 
 func TestDrainInterruptsABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "1", "2")
+		broker := tapWith("orders", "1", "2")
 		d := newDiary()
 		cfg := quiet()
 		cfg.DrainTimeout = time.Second
@@ -200,8 +175,7 @@ func TestDrainInterruptsABatch(t *testing.T) {
 			}
 			return []error{nil, ctx.Err()}
 		}))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		records := broker.Records("orders")
 		if len(records) != 1 || string(records[0].Message.Body) != "2" || records[0].Meta.Attempt != 0 {
 			t.Errorf("left %+v, want the second message, uncounted", records)
@@ -219,30 +193,24 @@ func TestBatchLosesItsLeasesOneByOne(t *testing.T) {
 		}
 		publish(t, broker.Broker, "orders", "1", "2", "3")
 		d := newDiary()
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
-		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, func(ctx context.Context, names []string) []error {
-				select {
-				case <-ctx.Done():
-					d.write("lost %v: %v", names, errors.Is(context.Cause(ctx), errChannel))
-				case <-time.After(time.Minute):
-					d.write("finished %v", names)
-				}
-				return nil
-			})(c)
-		})
+		seen := record(&cfg)
+		w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, func(ctx context.Context, names []string) []error {
+			select {
+			case <-ctx.Done():
+				d.write("lost %v: %v", names, errors.Is(context.Cause(ctx), errChannel))
+			case <-time.After(time.Minute):
+				d.write("finished %v", names)
+			}
+			return nil
+		}))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		ends["1"](errChannel)
 		ends["3"](errChannel)
-		time.Sleep(2 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(2 * time.Minute)
 		d.expect(t, "0s 1+2", "1s 3", "10s lost [3]: true", "1m0s finished [1 2]")
-		if calls := broker.of("ack", "retry", "release"); len(calls) != 1 || calls[0].what != "ack" || calls[0].body != "2" {
-			t.Errorf("settlements %+v, want the ack of the second message alone", calls)
-		}
+		broker.settled(t, "ack 2")
 		if n := len(seen.of(consumer.EventLeaseLost)); n != 2 {
 			t.Errorf("%d leases lost, want 2", n)
 		}
@@ -257,37 +225,36 @@ func TestBatchByKeyTakesOneOfAKey(t *testing.T) {
 		cfg := quiet()
 		cfg.OrderByKey = true
 		w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, allDone))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.expect(t, "0s a-1+b-1", "0s a-2+b-2", "1s a-3")
 		empty(t, broker, "orders")
 	})
 }
 
+// Each item has its Meta. The context has none, also in a batch of one message.
 func TestBatchMetaTellsEachAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
+		broker := tapWith("orders", "new", "old", "last")
 		broker.deliver = func(d *brokers.Delivery) {
 			if string(d.Message.Body) == "old" {
 				d.Carried = &brokers.Meta{Attempt: 4, IdempotencyKey: "key"}
 			}
 		}
-		publish(t, broker.Broker, "orders", "new", "old")
 		var got []string
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
 			c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
 				for _, item := range batch {
-					got = append(got, fmt.Sprint(string(item.Message.Body), " ", item.Meta.Attempt, " ", item.Meta.IdempotencyKey == "key"))
+					key := map[string]string{item.Message.ID: "its ID"}[item.Meta.IdempotencyKey]
+					got = append(got, fmt.Sprint(string(item.Message.Body), " of ", len(batch), ": ", item.Meta.Attempt, " ", cmp.Or(key, item.Meta.IdempotencyKey)))
 				}
-				if m := consumer.MetaFrom(ctx); !reflect.DeepEqual(m, brokers.Meta{}) {
-					t.Errorf("MetaFrom = %+v in a batch of two, want zero", m)
+				if m := consumer.MetaFrom(ctx); consumer.MessageFrom(ctx) != nil || !reflect.DeepEqual(m, brokers.Meta{}) {
+					t.Errorf("MetaFrom = %+v in a batch of %d, want zero, and no message", m, len(batch))
 				}
 				return nil
 			}, consumer.Topic{BatchSize: 2})
 		})
-		synctest.Wait()
-		w.mustShutdown()
-		if want := []string{"new 1 false", "old 5 true"}; !slices.Equal(got, want) {
+		w.stopAfter(time.Second)
+		if want := []string{"new of 2: 1 its ID", "old of 2: 5 key", "last of 1: 1 its ID"}; !slices.Equal(got, want) {
 			t.Errorf("metas %q, want %q", got, want)
 		}
 	})
@@ -304,8 +271,7 @@ func TestBatchWithNoRepeatIsNotSplit(t *testing.T) {
 				<-ctx.Done()
 				return []error{ctx.Err(), ctx.Err()}
 			}))
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		d.expect(t, "0s 1+2")
 		if n := broker.Len("orders.dead"); n != 2 {
 			t.Errorf("%d dead letters, want 2", n)

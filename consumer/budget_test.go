@@ -93,8 +93,7 @@ func TestTokenIsSpentWhenARetryStarts(t *testing.T) {
 		{"lost before", 12 * time.Second, time.Hour, []error{errBusy, nil}, lost, 0, 0},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
-			broker := newTap(memory.Options{})
-			publish(t, broker.Broker, "orders", "one")
+			broker := tapWith("orders", "one")
 			broker.extend = tt.extend
 			b := newLedgered()
 			cfg := quiet()
@@ -105,8 +104,7 @@ func TestTokenIsSpentWhenARetryStarts(t *testing.T) {
 				runs++
 				return tt.fails[runs-1]
 			}))
-			time.Sleep(11 * time.Second)
-			w.mustShutdown()
+			w.stopAfter(11 * time.Second)
 			if b.deposited != 1 || b.granted != tt.granted || b.given != tt.given {
 				t.Errorf("%d delivered, %d granted and %d given back, want 1, %d and %d", b.deposited, b.granted, b.given, tt.granted, tt.given)
 			}
@@ -137,8 +135,7 @@ func TestPartsOfABatchShareTheirToken(t *testing.T) {
 				return results
 			}, consumer.Topic{BatchSize: 8})
 		})
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if b.granted != 8 || b.given != 8 {
 			t.Errorf("%d granted and %d given back, want one for each of 8 retries", b.granted, b.given)
 		}
@@ -173,8 +170,7 @@ func TestRetryWithoutATokenWaits(t *testing.T) {
 			}
 			return nil
 		}))
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		if runs != 300 || early != 0 || attempts != 2 {
 			t.Errorf("%d runs, %d before their time, up to attempt %d, want 300, none and 2", runs, early, attempts)
 		}
@@ -216,8 +212,7 @@ func TestBudgetBoundsRetries(t *testing.T) {
 // No wait for a token is longer than the longest delay of the topic's own policy.
 func TestWaitForATokenIsWithinThePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		b := newLedgered()
 		cfg := quiet()
 		cfg.Guards = map[string]consumer.Guard{"orders": {Budget: b}}
@@ -227,8 +222,7 @@ func TestWaitForATokenIsWithinThePolicy(t *testing.T) {
 			c.HandleWith("orders", func(context.Context, *brokers.Message) error { return errBusy }, consumer.Topic{Retry: &policy})
 			c.Handle("mails", func(context.Context, *brokers.Message) error { return nil })
 		})
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if b.longest != 10*time.Second {
 			t.Errorf("a retry may be told to wait for %v, want 10s", b.longest)
 		}
@@ -243,10 +237,9 @@ func TestDeferredRunsAreNeverCounted(t *testing.T) {
 		flood(t, broker, "orders", 100)
 		runs := map[string]int{}
 		var mu sync.Mutex
-		var seen recorder
 		cfg := quiet()
 		cfg.Retry.MaxAttempts = 1
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -258,8 +251,7 @@ func TestDeferredRunsAreNeverCounted(t *testing.T) {
 			}
 			return nil
 		}))
-		time.Sleep(15 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(15 * time.Minute)
 		if paused := seen.of(consumer.EventPaused); len(paused) != 0 {
 			t.Errorf("paused: %v", paused[0].Err)
 		}
@@ -290,17 +282,16 @@ func TestFaultyBudgets(t *testing.T) {
 			flood(t, broker, "orders", 50)
 			b := newLedgered()
 			change(b)
-			var seen recorder
 			cfg := quiet()
-			cfg.Guard.Budget, cfg.Retry, cfg.Observers = b, every(time.Second, 9), []consumer.Observer{&seen}
+			cfg.Guard.Budget, cfg.Retry = b, every(time.Second, 9)
+			seen := record(&cfg)
 			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
 				if consumer.MetaFrom(ctx).Attempt == 1 && m.Body[len(m.Body)-1]%2 == 0 {
 					return errBusy
 				}
 				return nil
 			}))
-			time.Sleep(10 * time.Hour)
-			w.mustShutdown()
+			w.stopAfter(10 * time.Hour)
 			if n := len(seen.of(consumer.EventSucceeded)); n != 50 || len(seen.of(consumer.EventFailed)) != 25 {
 				t.Errorf("%d successes and %d failures, want 50 and 25", n, len(seen.of(consumer.EventFailed)))
 			}
@@ -347,8 +338,7 @@ func TestBudgetThatGrantsNothing(t *testing.T) {
 			}
 			return d.handle(ctx, m)
 		}))
-		time.Sleep(10 * time.Hour)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Hour)
 		if d.done() != 9 || broker.Len("orders") != 11 || broker.Len("orders.dead") != 0 {
 			t.Errorf("%d of 9 good ones served, %d of 11 others left", d.done(), broker.Len("orders"))
 		}

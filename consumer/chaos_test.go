@@ -172,8 +172,7 @@ func runChaos(t *testing.T, seed uint64) {
 	c.mu.Lock()
 	c.bad = 0
 	c.mu.Unlock()
-	time.Sleep(3 * time.Hour)
-	w.mustShutdown()
+	w.stopAfter(3 * time.Hour)
 	dead := map[string]bool{}
 	for _, topic := range topics {
 		for _, letter := range deadLetters(t, broker, topic) {

@@ -318,8 +318,7 @@ func TestDiscardingTopicsDoNotConflict(t *testing.T) {
 			c.Handle("orders", done)
 			c.Handle("refunds", done)
 		})
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 	})
 }
 
@@ -437,8 +436,7 @@ func TestBrokerThatIsAway(t *testing.T) {
 
 func TestRunWithAContextThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		c, err := consumer.New(broker, quiet())
 		if err != nil {
 			t.Fatal(err)
@@ -458,8 +456,7 @@ func TestRunWithAContextThatHasEnded(t *testing.T) {
 // A Topic changes what it names and nothing else.
 func TestTopicOverridesConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "0123456789")
+		broker := brokerWith("orders", "0123456789")
 		publish(t, broker, "refunds", "0123456789")
 		publish(t, broker, "small", "0123456789")
 		cfg := quiet()
@@ -484,9 +481,7 @@ func TestTopicOverridesConfig(t *testing.T) {
 			c.HandleWith("refunds", handler, consumer.Topic{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: "graveyard"})
 			c.HandleWith("small", handler, consumer.Topic{MaxBody: 9, Retry: &retry.Policy{MaxAttempts: 1}})
 		})
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if runs["orders"] != 3 || runs["refunds"] != 2 || runs["small"] != 0 {
 			t.Errorf("runs %v, want orders 3, refunds 2, small 0", runs)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,8 +20,7 @@ type valueKey struct{}
 
 func TestContextOfAHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		c, err := consumer.New(broker, quiet())
 		if err != nil {
 			t.Fatal(err)
@@ -79,37 +77,6 @@ func TestContextsThatAreNoHandlers(t *testing.T) {
 	}
 }
 
-// A batch of one message is still a batch.
-func TestContextOfABatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two", "three")
-		var sizes []int
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
-				if consumer.MessageFrom(ctx) != nil || consumer.MetaFrom(ctx).Attempt != 0 {
-					t.Errorf("a batch of %d is taken for a single message", len(batch))
-				}
-				for i, item := range batch {
-					if item.Meta.IdempotencyKey != item.Message.ID || item.Meta.Attempt != 1 {
-						t.Errorf("meta %d is %+v, want that of %s", i, item.Meta, item.Message.ID)
-					}
-				}
-				sizes = append(sizes, len(batch))
-				return nil
-			}, consumer.Topic{BatchSize: 2})
-		})
-		time.Sleep(time.Second)
-		w.mustShutdown()
-		if !slices.Equal(sizes, []int{2, 1}) {
-			t.Errorf("batches of %v, want two and one", sizes)
-		}
-		if n := broker.Len("orders"); n != 0 {
-			t.Errorf("%d messages left, want none", n)
-		}
-	})
-}
-
 // leaked uses what it can of a context, on a goroutine of its own that no
 // handler waits for.
 func leaked(ctx context.Context, stop <-chan struct{}, wg *sync.WaitGroup) {
@@ -134,8 +101,7 @@ func leaked(ctx context.Context, stop <-chan struct{}, wg *sync.WaitGroup) {
 func TestContextAfterTheHandlerHasReturned(t *testing.T) {
 	for _, hold := range []time.Duration{-1, time.Hour} {
 		bubble(t, fmt.Sprintf("hold=%v", hold), func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one", "two", "three")
+			broker := brokerWith("orders", "one", "two", "three")
 			cfg := quiet()
 			cfg.HoldLimit = hold
 			cfg.Retry = retry.Policy{MaxAttempts: 4, Backoff: retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}}
@@ -198,8 +164,7 @@ func TestHandlerTimeout(t *testing.T) {
 		{"done all the same", func(context.Context) error { return nil }, 1, ""},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			runs := 0
 			work(t, broker, quiet(), func(ctx context.Context, m *brokers.Message) error {
 				runs++
@@ -232,8 +197,7 @@ func TestHandlerTimeout(t *testing.T) {
 func TestContextErrorsOfALivingWorker(t *testing.T) {
 	for _, err := range []error{context.Canceled, context.DeadlineExceeded, consumer.ErrShutdown, brokers.ErrLeaseLost} {
 		bubble(t, err.Error(), func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			cfg := quiet()
 			cfg.Retry.MaxAttempts = 3
 			runs := 0
@@ -268,8 +232,7 @@ func TestShutdownOfAHandler(t *testing.T) {
 		{"success", nil, memory.Stats{}, 0},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			cfg := quiet()
 			cfg.DrainTimeout = time.Second
 			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
@@ -279,8 +242,7 @@ func TestShutdownOfAHandler(t *testing.T) {
 				}
 				return tt.err
 			}))
-			synctest.Wait()
-			w.mustShutdown()
+			w.stopAfter(0)
 			if got := broker.Stats("orders"); got != tt.left || broker.Len("orders.dead") != tt.dead {
 				t.Errorf("topic %+v, %d dead; want %+v and %d", got, broker.Len("orders.dead"), tt.left, tt.dead)
 			}
@@ -307,8 +269,7 @@ func TestProducersIdempotencyKey(t *testing.T) {
 			keys[m.ID] = consumer.MetaFrom(ctx).IdempotencyKey
 			return nil
 		}))
-		time.Sleep(time.Second)
-		w.mustShutdown()
+		w.stopAfter(time.Second)
 		if keys["a"] != "order-17" || keys["b"] != "b" {
 			t.Errorf("keys %v, want that of the header, and else the ID", keys)
 		}

@@ -63,8 +63,7 @@ func TestCrashLoop(t *testing.T) {
 				time.Sleep(time.Second)
 				k.kill(t)
 			}
-			time.Sleep(time.Minute)
-			k.w.mustShutdown()
+			k.w.stopAfter(time.Minute)
 			letter := oneDeadLetter(t, broker.Broker, "orders")
 			if letter.Reason != "crash-loop" || string(letter.Message.Body) != "killer" || runs["killer"] != test.kills || runs["one"] != 1 || runs["two"] != 1 {
 				t.Errorf("%q is dead by %q after runs %v, want the killer after %d", letter.Message.Body, letter.Reason, runs, test.kills)
@@ -80,8 +79,7 @@ func TestWaitingIsNoCrashLoop(t *testing.T) {
 			broker := &mortal{tap: newTap(memory.Options{})}
 			var mu sync.Mutex
 			up, served := false, 0
-			cfg := quiet()
-			cfg.Guard = consumer.Guard{}
+			cfg := guarded()
 			k := startKilling(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -102,8 +100,7 @@ func TestWaitingIsNoCrashLoop(t *testing.T) {
 			mu.Lock()
 			up = true
 			mu.Unlock()
-			time.Sleep(time.Hour)
-			k.w.mustShutdown()
+			k.w.stopAfter(time.Hour)
 			if dead := deadLetters(t, broker.Broker, "orders"); len(dead) != 0 || served != 40 {
 				t.Errorf("%d of 40 served, %d dead, want 0", served, len(dead))
 			}
@@ -122,8 +119,7 @@ func TestLostLeasesAreNoCrashLoop(t *testing.T) {
 			}
 			return memory.Fault{}
 		}})
-		cfg := quiet()
-		cfg.Guard = consumer.Guard{}
+		cfg := guarded()
 		served := map[string]bool{}
 		var mu sync.Mutex
 		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
@@ -138,8 +134,7 @@ func TestLostLeasesAreNoCrashLoop(t *testing.T) {
 			return nil
 		}))
 		flood(t, broker.Broker, "orders", 300)
-		time.Sleep(4 * time.Hour)
-		w.mustShutdown()
+		w.stopAfter(4 * time.Hour)
 		if dead := deadLetters(t, broker.Broker, "orders"); len(dead) != 0 || len(served) != 300 {
 			t.Errorf("%d of 300 served, %d dead, want 0", len(served), len(dead))
 		}
@@ -151,8 +146,8 @@ func TestLostLeasesAreNoCrashLoop(t *testing.T) {
 func TestHangingKeyStopsNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})
-		cfg := quiet()
-		cfg.Guard, cfg.OrderByKey = consumer.Guard{}, true
+		cfg := guarded()
+		cfg.OrderByKey = true
 		var mu sync.Mutex
 		var longest time.Duration
 		var order []string
@@ -186,8 +181,7 @@ func TestHangingKeyStopsNoOthers(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		if longest > 2*time.Second {
 			t.Errorf("a message of another key waited for %v", longest)
 		}

@@ -69,13 +69,12 @@ func TestDeadlines(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
-			var seen recorder
 			var runs atomic.Int32
 			cfg := quiet()
-			cfg.Observers, cfg.HoldLimit = []consumer.Observer{&seen}, -1
+			seen := record(&cfg)
+			cfg.HoldLimit = -1
 			w := startCounting(t, broker, cfg, &runs, consumer.Topic{Deadline: tt.topic})
-			time.Sleep(5 * time.Second)
-			w.mustShutdown()
+			w.stopAfter(5 * time.Second)
 			empty(t, broker.Broker, "orders")
 			letters := deadLetters(t, broker.Broker, "orders")
 			if int(runs.Load()) != tt.runs || len(letters) != max(0, 1-tt.runs) {
@@ -131,8 +130,7 @@ func TestRetryAfterTheDeadline(t *testing.T) {
 		"poison before it is due": {every(5*time.Minute, 10), classify.Permanent(errBusy), consumer.Guard{Off: true}, 1, "poison"},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			broker := newTap(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := tapWith("orders", "one")
 			cfg := quiet()
 			cfg.Retry, cfg.Guard = tt.policy, tt.guard
 			began, runs, last := time.Now(), 0, time.Time{}
@@ -140,8 +138,7 @@ func TestRetryAfterTheDeadline(t *testing.T) {
 				runs, last = runs+1, time.Now()
 				return tt.err
 			}, consumer.Topic{Deadline: 5 * time.Minute}))
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			empty(t, broker.Broker, "orders")
 			letters := deadLetters(t, broker.Broker, "orders")
 			if tt.class == "skipped" {
@@ -172,10 +169,8 @@ func TestRetryAfterTheDeadline(t *testing.T) {
 func TestDeadlineCutsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
-		cfg := quiet()
-		cfg.Guard = consumer.Guard{}
-		var seen recorder
-		cfg.Observers = []consumer.Observer{&seen}
+		cfg := guarded()
+		seen := record(&cfg)
 		began := time.Now()
 		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
 			if string(m.Body) == "good" {
@@ -195,8 +190,7 @@ func TestDeadlineCutsTheRun(t *testing.T) {
 		publish(t, broker, "orders", numbered("hung", 20)...)
 		time.Sleep(time.Minute + time.Second)
 		publish(t, broker, "orders", "good")
-		time.Sleep(time.Second)
-		w.mustShutdown()
+		w.stopAfter(time.Second)
 		letters, cut := deadLetters(t, broker.Broker, "orders"), 0
 		for _, l := range letters {
 			if l.Reason != "expired" {
@@ -242,8 +236,7 @@ func TestDeadlinesInABatch(t *testing.T) {
 			}
 			time.Sleep(4 * time.Second)
 		}
-		time.Sleep(5 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(5 * time.Minute)
 		d.expect(t, "8s m", "8s last")
 		if letters := deadLetters(t, broker.Broker, "orders"); len(letters) != 1 || letters[0].Message.ID != "late" || letters[0].Reason != "expired" {
 			t.Errorf("dead letters %+v, want that of the late one", letters)
@@ -284,8 +277,7 @@ func TestDeadlinePassesInLine(t *testing.T) {
 				publish(t, broker, "orders", "fresh")
 				time.Sleep(each)
 			}
-			time.Sleep(10 * time.Minute)
-			w.mustShutdown()
+			w.stopAfter(10 * time.Minute)
 			empty(t, broker.Broker, "orders")
 			letters := deadLetters(t, broker.Broker, "orders")
 			for _, l := range letters {
@@ -339,11 +331,9 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 				return classify.Transient(errBusy)
 			}, consumer.Topic{Deadline: 150 * time.Second})
 			w := start(t, broker, cfg, handle)
-			time.Sleep(30 * time.Second)
-			w.mustShutdown()
+			w.stopAfter(30 * time.Second)
 			w = start(t, broker, cfg, handle)
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			d.expect(t, "0s run", "1m0s run", "2m0s run")
 			if letters := deadLetters(t, broker.Broker, "orders"); len(letters) != 1 || letters[0].Reason != "expired" || !letters[0].Message.PublishedAt.Equal(d.born) {
 				t.Errorf("dead letters %+v, want one that expired", letters)
@@ -381,9 +371,9 @@ func TestStartAfter(t *testing.T) {
 			if err := broker.Publish(t.Context(), "orders", brokers.Message{PublishedAt: began.Add(-tt.age)}); err != nil {
 				t.Fatal(err)
 			}
-			var seen recorder
 			cfg := quiet()
-			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Minute, 10)
+			seen := record(&cfg)
+			cfg.Retry = every(time.Minute, 10)
 			d := newDiary()
 			handle := orders(func(ctx context.Context, m *brokers.Message) error {
 				meta := consumer.MetaFrom(ctx)
@@ -395,12 +385,10 @@ func TestStartAfter(t *testing.T) {
 			}, consumer.Topic{StartAfter: tt.after})
 			w := start(t, broker, cfg, handle)
 			if tt.want > 10*time.Minute {
-				time.Sleep(10 * time.Minute)
-				w.mustShutdown() // another worker has it then
+				w.stopAfter(10 * time.Minute) // another worker has it then
 				w = start(t, broker, cfg, handle)
 			}
-			time.Sleep(tt.want + time.Hour)
-			w.mustShutdown()
+			w.stopAfter(tt.want + time.Hour)
 			d.expect(t, tt.want.String()+" 1", (tt.want+time.Minute).String()+" 2")
 			empty(t, broker.Broker, "orders", "orders.dead")
 			deferred := seen.of(consumer.EventDeferred)
@@ -441,8 +429,7 @@ func TestStartAfterIsForFirstRuns(t *testing.T) {
 		publish(t, broker, "refunds", "refund")
 		time.Sleep(time.Second)
 		publish(t, broker, "orders", "order")
-		time.Sleep(3 * time.Hour)
-		w.mustShutdown()
+		w.stopAfter(3 * time.Hour)
 		d.expect(t, "1s letter", "2s refund", "1h0m3s order")
 	})
 }
@@ -456,8 +443,7 @@ func TestDeadlineBeforeStartAfter(t *testing.T) {
 		}
 		var runs atomic.Int32
 		w := startCounting(t, broker, quiet(), &runs, consumer.Topic{StartAfter: time.Hour})
-		time.Sleep(2 * time.Hour)
-		w.mustShutdown()
+		w.stopAfter(2 * time.Hour)
 		if letters := deadLetters(t, broker.Broker, "orders"); runs.Load() != 0 || len(letters) != 1 || letters[0].Reason != "expired" {
 			t.Errorf("%d runs, dead letters %+v; want one that expired", runs.Load(), letters)
 		}

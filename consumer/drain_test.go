@@ -20,8 +20,7 @@ import (
 
 func TestDrainStopsReceivingAndGivesBackWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "running", "queued", "in the broker")
+		broker := tapWith("orders", "running", "queued", "in the broker")
 		cfg := quiet()
 		cfg.Concurrency = 1
 		d := newDiary()
@@ -54,14 +53,12 @@ func TestDrainStopsReceivingAndGivesBackWhatWaits(t *testing.T) {
 
 func TestDrainGivesHeldRetriesToTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "one")
+		broker := tapWith("orders", "one")
 		began := time.Now()
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = time.Minute, every(time.Minute, 3)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return errBusy }))
-		time.Sleep(20 * time.Second)
-		w.mustShutdown()
+		w.stopAfter(20 * time.Second)
 		if took := time.Since(began); took != 20*time.Second {
 			t.Errorf("the drain took %v, want no time", took-20*time.Second)
 		}
@@ -83,8 +80,7 @@ func TestDrainReschedulesEarlyArrivals(t *testing.T) {
 		cfg.HoldLimit = time.Hour
 		var runs atomic.Int32
 		w := start(t, broker, cfg, counting(&runs))
-		time.Sleep(20 * time.Second)
-		w.mustShutdown()
+		w.stopAfter(20 * time.Second)
 		calls := broker.of("ack", "retry", "release")
 		if len(calls) != 1 || calls[0].what != "retry" || calls[0].delay != 40*time.Second || calls[0].meta.Attempt != 2 || runs.Load() != 0 {
 			t.Errorf("%d runs and the settlements %+v, want one retry with the remaining 40s", runs.Load(), calls)
@@ -96,8 +92,7 @@ func TestDrainReschedulesEarlyArrivals(t *testing.T) {
 // given back.
 func TestDrainKeepsTheAttemptsOfAnInterruptedRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "one")
+		broker := tapWith("orders", "one")
 		cfg := quiet()
 		cfg.DrainTimeout, cfg.Retry = time.Second, every(time.Second, 5)
 		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
@@ -107,8 +102,7 @@ func TestDrainKeepsTheAttemptsOfAnInterruptedRetry(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		records := broker.Records("orders")
 		if len(records) != 1 || records[0].Meta.Attempt != 2 || len(records[0].Meta.History) != 2 || broker.Stats("orders").Ready != 1 {
 			t.Errorf("given back as %+v, want it ready with the two attempts that failed", records)
@@ -119,12 +113,10 @@ func TestDrainKeepsTheAttemptsOfAnInterruptedRetry(t *testing.T) {
 func TestInterruptedHandlerIsReleasedUncounted(t *testing.T) {
 	for _, timeout := range []time.Duration{-1, 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			broker := newTap(memory.Options{})
-			publish(t, broker.Broker, "orders", "one")
+			broker := tapWith("orders", "one")
 			cfg := quiet()
 			cfg.DrainTimeout = timeout
-			var seen recorder
-			cfg.Observers = []consumer.Observer{&seen}
+			seen := record(&cfg)
 			began := time.Now()
 			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
 				<-ctx.Done()
@@ -136,8 +128,7 @@ func TestInterruptedHandlerIsReleasedUncounted(t *testing.T) {
 				}
 				return fmt.Errorf("charge: %w", ctx.Err())
 			}))
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			calls := broker.of("ack", "retry", "release")
 			if len(calls) != 1 || calls[0].what != "release" || calls[0].at != time.Minute+max(timeout, 0) {
 				t.Errorf("DrainTimeout %v: settlements %+v, want a release at once", timeout, calls)
@@ -156,15 +147,13 @@ func TestInterruptedHandlerIsReleasedUncounted(t *testing.T) {
 // Two handlers find poison while the worker drains, one after the other.
 func TestPoisonFoundDuringTheDrainIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "1s", "2s", "3s")
+		broker := tapWith("orders", "1s", "2s", "3s")
 		w := start(t, broker, quiet(), orders(func(_ context.Context, m *brokers.Message) error {
 			wait, _ := time.ParseDuration(string(m.Body))
 			time.Sleep(wait)
 			return classify.Permanent(errors.New("no such article"))
 		}))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		if n := broker.Len("orders.dead"); n != 3 {
 			t.Errorf("%d dead letters, want 3", n)
 		}
@@ -264,8 +253,7 @@ func TestRetryRefusedDuringTheDrain(t *testing.T) {
 		cfg := quiet()
 		cfg.HoldLimit, cfg.Retry = time.Hour, every(time.Minute, 3)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return errBusy }))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		if n := broker.Len("orders.dead"); n != 2 {
 			t.Errorf("%d dead letters, want 2", n)
 		}

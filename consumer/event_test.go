@@ -64,17 +64,15 @@ func TestEventsOfAMessage(t *testing.T) {
 		"stuck for 20s": {late, func(c *consumer.Config) { c.HandlerTimeout = time.Second }, []consumer.EventKind{received, started, stuck, unstuck, succeeded, acked}},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
-			var seen recorder
+			broker := brokerWith("orders", "one")
 			cfg := quiet()
-			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 5)
+			seen := record(&cfg)
+			cfg.Retry = every(time.Second, 5)
 			if test.change != nil {
 				test.change(&cfg)
 			}
 			w := start(t, broker, cfg, orders(test.handler))
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			isExtension := func(k consumer.EventKind) bool { return k == consumer.EventExtended } // as often as chance has it
 			if got := slices.DeleteFunc(seen.kinds(), isExtension); !slices.Equal(got, test.want) {
 				t.Errorf("events %q\nwant   %q", got, test.want)
@@ -93,16 +91,13 @@ func TestEventsOfAMessage(t *testing.T) {
 // Successes are silent, whoever looks on.
 func TestSuccessIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		var log strings.Builder
-		var seen recorder
 		cfg := quiet()
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return nil }))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if len(seen.of(acked)) != 1 || log.String() != "" {
 			t.Errorf("%d acks, and the log says %q", len(seen.of(acked)), log.String())
 		}
@@ -137,11 +132,10 @@ func body(e consumer.Event) string {
 
 func TestEventFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two")
-		var seen recorder
+		broker := brokerWith("orders", "one", "two")
 		cfg := quiet()
-		cfg.Observers, cfg.Concurrency = []consumer.Observer{&seen}, 1
+		seen := record(&cfg)
+		cfg.Concurrency = 1
 		cfg.Retry = every(time.Second, 2)
 		began := time.Now()
 		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
@@ -152,8 +146,7 @@ func TestEventFields(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return classify.Transient(errBusy)
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		var events []consumer.Event
 		for _, e := range seen.events {
 			if body(e) == "one" {
@@ -196,19 +189,16 @@ func TestEventFields(t *testing.T) {
 // The number of a run is its own, though it was not counted.
 func TestEventAttemptOfUncountedRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
-		var seen recorder
+		broker := brokerWith("orders", "one")
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
 			if consumer.MetaFrom(ctx).LastFailedAt.IsZero() {
 				return classify.Throttled(errBusy, time.Second)
 			}
 			return nil
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		for _, e := range seen.events {
 			want := 1
 			if e.Kind == received || e.Message == nil {
@@ -242,8 +232,7 @@ type spanKey struct{}
 
 func TestContextsOfEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "good", "bad")
+		broker := brokerWith("orders", "good", "bad")
 		s := &span{seen: map[consumer.EventKind]int{}}
 		cfg := quiet()
 		cfg.Observers = []consumer.Observer{s}
@@ -280,13 +269,12 @@ func TestEventsAddUp(t *testing.T) {
 		for range n {
 			publish(t, broker, "orders", "one")
 		}
-		var seen recorder
 		cfg := quiet()
 		cfg.Guard = consumer.Guard{Off: true}
-		cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Second, 3)
+		seen := record(&cfg)
+		cfg.Retry = every(time.Second, 3)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return classify.Transient(errBusy) }))
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		for kind, want := range map[consumer.EventKind]int{
 			received: n, started: 3 * n, failed: 3 * n, held: 2 * n, deadLettered: n, acked: n, consumer.EventError: n,
 		} {
@@ -314,8 +302,7 @@ func TestAnonymousMessagesAreToldOnceATopic(t *testing.T) {
 				c.Handle(topic, func(context.Context, *brokers.Message) error { return nil })
 			}
 		})
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		var told []string
 		for line := range strings.Lines(log.String()) {
 			if _, topic, found := strings.Cut(line, "topic="); found && strings.Contains(line, "level=WARN") && strings.Contains(line, "have no ID") {

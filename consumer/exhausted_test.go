@@ -38,8 +38,7 @@ func TestRestartsDuringADeadLetterOutageAddNoRuns(t *testing.T) {
 				runs.Add(1)
 				return classify.Transient(errors.New("no"))
 			}))
-			time.Sleep(5 * time.Second)
-			w.mustShutdown()
+			w.stopAfter(5 * time.Second)
 		}
 		if runs.Load() != 2 {
 			t.Errorf("%d runs, want the 2 that the policy allows", runs.Load())

@@ -29,9 +29,7 @@ func TestLineMovesAtTheHighestLimit(t *testing.T) {
 		for _, topic := range topics {
 			publish(t, broker, topic, topic)
 		}
-		time.Sleep(time.Duration(len(topics))*d.takes + time.Millisecond)
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(time.Duration(len(topics))*d.takes + time.Millisecond)
 		if d.done() != len(topics) || d.most > 1 {
 			t.Errorf("%d of %d messages were served, %d at once; want all, one after the other", d.done(), len(topics), d.most)
 		}
@@ -42,9 +40,9 @@ func TestLineMovesAtTheHighestLimit(t *testing.T) {
 // second apart, and so is its end.
 func TestOutageOfABusyDependencyIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, seen := &dependency{takes: 10 * time.Millisecond}, &recorder{}
-		cfg := quiet()
-		cfg.Guard, cfg.Observers = consumer.Guard{}, []consumer.Observer{seen}
+		d := &dependency{takes: 10 * time.Millisecond}
+		cfg := guarded()
+		seen := record(&cfg)
 		broker := memory.New(memory.Options{})
 		w := start(t, broker, cfg, orders(d.handle))
 		for i := range 100 * 60 {

@@ -126,18 +126,6 @@ func uncounted(t *testing.T, seen *recorder, most int) {
 	}
 }
 
-// only passes on events of one kind.
-type only struct {
-	kind consumer.EventKind
-	to   consumer.Observer
-}
-
-func (o only) Observe(ctx context.Context, e consumer.Event) {
-	if e.Kind == o.kind {
-		o.to.Observe(ctx, e)
-	}
-}
-
 // Which failures of the message "bad" count, once a minute, beside successes at
 // certain times.
 func TestFailuresThatCount(t *testing.T) {
@@ -161,9 +149,9 @@ func TestFailuresThatCount(t *testing.T) {
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			broker, began := memory.New(memory.Options{}), time.Now()
-			var seen recorder
 			cfg := guarded()
-			cfg.Retry, cfg.Observers = every(time.Minute, 9), []consumer.Observer{only{consumer.EventFailed, &seen}}
+			cfg.Retry = every(time.Minute, 9)
+			seen := record(&cfg, consumer.EventFailed)
 			w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
 				if string(m.Body) == "bad" {
 					return errBusy
@@ -180,8 +168,7 @@ func TestFailuresThatCount(t *testing.T) {
 			for _, at := range tt.good {
 				send(at, brokers.Message{Key: tt.key})
 			}
-			time.Sleep(time.Until(began.Add(tt.first + 190*time.Second)))
-			w.mustShutdown()
+			w.stopAfter(time.Until(began.Add(tt.first + 190*time.Second)))
 			got := ""
 			for _, e := range seen.events {
 				got += map[bool]string{true: "y", false: "n"}[e.Decision.Counted]
@@ -198,19 +185,18 @@ func TestFailuresThatCount(t *testing.T) {
 func TestSuccessAMomentLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})
-		var seen recorder
 		cfg := guarded()
 		limiter := flow.New(16, cfg.Random)
 		cfg.Guard = consumer.Guard{Limiter: limiter}
-		cfg.Retry, cfg.Observers = every(time.Minute, 9), []consumer.Observer{only{consumer.EventFailed, &seen}}
+		cfg.Retry = every(time.Minute, 9)
+		seen := record(&cfg, consumer.EventFailed)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 			later := time.Now().Add(time.Millisecond)
 			limiter.Done(later, flow.End{Began: later, Who: 1, Outcome: flow.Success, More: true})
 			return errBusy
 		}))
 		publish(t, broker, "orders", "bad")
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		if e := seen.events[0]; !e.Decision.Counted {
 			t.Errorf("the failure does not count: %+v", e.Decision)
 		}
@@ -232,10 +218,9 @@ func TestOutage(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			broker := newTap(memory.Options{})
 			d := &dependency{takes: 10 * time.Millisecond}
-			var seen recorder
 			cfg := guarded()
 			cfg.Rules, cfg.HandlerTimeout, cfg.DrainTimeout = []classify.Rule{verdicts}, 30*time.Second, 2*time.Minute
-			cfg.Observers = []consumer.Observer{&seen}
+			seen := record(&cfg)
 			begin := func() *worker { return start(t, broker, cfg, d.register("orders")) }
 			send := func(from, minutes int) { // one a second
 				for i := range 60 * minutes {
@@ -258,10 +243,9 @@ func TestOutage(t *testing.T) {
 			if n := len(seen.of(consumer.EventPaused)); n != 2 && !unknown {
 				t.Errorf("paused %d times, want once for each worker", n)
 			}
-			uncounted(t, &seen, 2) // the first failures came beside successes
+			uncounted(t, seen, 2) // the first failures came beside successes
 			d.set(nil)
-			time.Sleep(20 * time.Minute) // the longest delay of a failure that does not count is 9 minutes
-			w.mustShutdown()
+			w.stopAfter(20 * time.Minute) // the longest delay of a failure that does not count is 9 minutes
 			if d.done() != 70*60 {
 				t.Errorf("%d of 4,200 served 20 minutes after the outage", d.done())
 			}
@@ -279,9 +263,9 @@ func TestPauseByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, d := newTap(memory.Options{}), &dependency{takes: 10 * time.Millisecond}
 		limiter := flow.New(10, rand.Float64)
-		var seen recorder
 		cfg := guarded()
-		cfg.Guard.Limiter, cfg.Observers = limiter, []consumer.Observer{&seen}
+		cfg.Guard.Limiter = limiter
+		seen := record(&cfg)
 		w := start(t, broker, cfg, d.register("orders"))
 		for i := range 600 {
 			publish(t, broker.Broker, "orders", fmt.Sprint("before-", i))
@@ -304,8 +288,7 @@ func TestPauseByHand(t *testing.T) {
 		if n := d.done() - 600; n < 3 || n > 60 {
 			t.Errorf("%d served in the first 3 s, want twice the normal 10 a second at most", n)
 		}
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if d.done() != 1100 || len(seen.of(consumer.EventResumed)) != 1 {
 			t.Errorf("%d of 1,100 served a minute later, resumed %d times", d.done(), len(seen.of(consumer.EventResumed)))
 		}
@@ -342,8 +325,7 @@ func TestConsumersShareAGuard(t *testing.T) {
 			t.Errorf("%d refunds left 15 minutes after the outage", n)
 		}
 		first = start(t, broker, a, d.register("orders"))
-		time.Sleep(15 * time.Minute)
-		first.mustShutdown()
+		first.stopAfter(15 * time.Minute)
 		second.mustShutdown()
 		empty(t, broker, "orders", "refunds", "orders.dead", "refunds.dead")
 		if s := limiter.Adjust(time.Now(), flow.Change{}); s.Running != 0 {
@@ -392,8 +374,7 @@ func TestHandlersThatNeverReturn(t *testing.T) {
 		}
 		close(release)
 		w = begin()
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		empty(t, broker, "orders", "orders.dead")
 	})
 }
@@ -437,8 +418,7 @@ func TestMessagesThatHangShareASlot(t *testing.T) {
 		}
 		well = true
 		mu.Unlock()
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		empty(t, broker, "orders")
 	})
 }
@@ -451,9 +431,9 @@ func TestBatchesInAnOutage(t *testing.T) {
 			broker, d := memory.New(memory.Options{}), &dependency{takes: 50 * time.Millisecond}
 			var mu sync.Mutex
 			var sizes []int
-			var seen recorder
 			cfg := guarded()
-			cfg.Concurrency, cfg.Observers = tt.slots, []consumer.Observer{&seen}
+			cfg.Concurrency = tt.slots
+			seen := record(&cfg)
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
 					mu.Lock()
@@ -485,13 +465,12 @@ func TestBatchesInAnOutage(t *testing.T) {
 			if n, _ := calls(func() { load(20 * 60) }); n > 3300 {
 				t.Errorf("%d calls in 20 minutes of outage, want a twentieth of the usual 60,000 and a round", n)
 			}
-			uncounted(t, &seen, 2)
+			uncounted(t, seen, 2)
 			d.set(nil)
 			if _, largest := calls(func() { load(60) }); largest < min(tt.size, 50) {
 				t.Errorf("batches of %d at most after the outage", largest)
 			}
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			empty(t, broker, "orders", "orders.dead")
 		})
 	}
@@ -505,10 +484,9 @@ func TestLeasesWhileWaiting(t *testing.T) {
 		limiter, release := flow.New(2, rand.Float64), make(chan struct{})
 		var mu sync.Mutex
 		runs := map[string]int{}
-		var seen recorder
 		cfg := guarded()
 		cfg.Guard.Limiter, cfg.Concurrency, cfg.Prefetch, cfg.HandlerTimeout = limiter, 2, 4, time.Minute
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
 			mu.Lock()
 			runs[string(m.Body)]++
@@ -528,8 +506,7 @@ func TestLeasesWhileWaiting(t *testing.T) {
 			t.Errorf("4 messages were held %d times", n)
 		}
 		limiter.Adjust(time.Now(), flow.Change{Resume: true})
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		for body, n := range runs {
 			if n != 1 {
 				t.Errorf("%s ran %d times", body, n)
@@ -538,7 +515,7 @@ func TestLeasesWhileWaiting(t *testing.T) {
 		if len(runs) != 6 || len(seen.of(consumer.EventLeaseLost)) != 0 {
 			t.Errorf("%d of 6 ran, %d leases lost", len(runs), len(seen.of(consumer.EventLeaseLost)))
 		}
-		uncounted(t, &seen, 0)
+		uncounted(t, seen, 0)
 	})
 }
 
@@ -643,8 +620,7 @@ func TestKeysInAPause(t *testing.T) {
 				limiter.Adjust(time.Now(), flow.Change{Resume: true})
 			}
 		}
-		time.Sleep(5 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(5 * time.Minute)
 		if handled != 600 {
 			t.Errorf("%d of 600 handled", handled)
 		}
@@ -702,8 +678,7 @@ func TestAbsurdSettings(t *testing.T) {
 				publish(t, broker, "orders", fmt.Sprint(i))
 				time.Sleep(time.Second)
 			}
-			time.Sleep(2 * time.Hour)
-			w.mustShutdown()
+			w.stopAfter(2 * time.Hour)
 			if d.done() != 300 || d.runs() > 300+2000 {
 				t.Errorf("%d of 300 served, in %d runs", d.done(), d.runs())
 			}
@@ -808,8 +783,7 @@ func TestFreshMessagesProbeFirst(t *testing.T) {
 			}
 		}
 		d.set(nil)
-		time.Sleep(15 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(15 * time.Minute)
 		empty(t, broker, "orders", "orders.dead")
 	})
 }
@@ -860,8 +834,7 @@ func TestNoRepeat(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			whereHeld(t, func(t *testing.T, hold time.Duration) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
+				broker := brokerWith("orders", "one")
 				cfg := guarded()
 				cfg.NoRepeat, cfg.HoldLimit, cfg.Retry = tt.config, hold, every(time.Second, 9)
 				runs := 0
@@ -869,8 +842,7 @@ func TestNoRepeat(t *testing.T) {
 					runs++
 					return tt.fails[runs-1]
 				}, consumer.Topic{NoRepeat: tt.topic}))
-				time.Sleep(time.Hour)
-				w.mustShutdown()
+				w.stopAfter(time.Hour)
 				if runs != tt.runs || broker.Len("orders.dead") != tt.dead || tt.dead > 0 && oneDeadLetter(t, broker, "orders").Reason != "ambiguous" {
 					t.Errorf("%d runs and %d dead, want %d and %d as ambiguous", runs, broker.Len("orders.dead"), tt.runs, tt.dead)
 				}

@@ -30,9 +30,7 @@ const day = 24 * time.Hour
 func work(t *testing.T, broker *memory.Broker, cfg consumer.Config, h consumer.Handler, settings ...consumer.Topic) {
 	t.Helper()
 	w := start(t, broker, cfg, orders(h, settings...))
-	time.Sleep(2 * day)
-	synctest.Wait()
-	w.mustShutdown()
+	w.stopAfter(2 * day)
 	if n := broker.Len("orders"); n != 0 {
 		t.Errorf("%d messages left in the topic, want all handled or dead", n)
 	}
@@ -53,12 +51,10 @@ func TestPanics(t *testing.T) {
 	} {
 		for _, stacks := range []bool{false, true} {
 			bubble(t, fmt.Sprintf("%s/stacks=%t", tt.name, stacks), func(t *testing.T) {
-				broker := memory.New(memory.Options{})
-				publish(t, broker, "orders", "one")
+				broker := brokerWith("orders", "one")
 				cfg := quiet()
 				cfg.Stacks, cfg.Concurrency = stacks, 1
-				seen := &recorder{}
-				cfg.Observers = []consumer.Observer{seen}
+				seen := record(&cfg)
 				runs := 0
 				work(t, broker, cfg, func(context.Context, *brokers.Message) error {
 					runs++
@@ -83,27 +79,6 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-func TestPanicOfABatchFailsAllOfIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two", "three")
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { panic("all") }, consumer.Topic{BatchSize: 3})
-		})
-		time.Sleep(day)
-		synctest.Wait()
-		w.mustShutdown()
-		for _, entry := range deadLetters(t, broker, "orders") {
-			if entry.Reason != "panic" || entry.Meta.Attempt != 6 {
-				t.Errorf("%s: reason %q after %d runs, want panic after 6", entry.Message.ID, entry.Reason, entry.Meta.Attempt)
-			}
-		}
-		if dead, left := broker.Len("orders.dead"), broker.Len("orders"); dead != 3 || left != 0 {
-			t.Errorf("%d dead and %d left, want 3 and 0", dead, left)
-		}
-	})
-}
-
 // Goexit ends the goroutine that the handler runs on, but not the slot, and
 // not the message either.
 func TestGoexit(t *testing.T) {
@@ -116,8 +91,7 @@ func TestGoexit(t *testing.T) {
 		cfg := quiet()
 		cfg.Concurrency = 1
 		cfg.Retry.MaxAttempts = 2
-		seen := &recorder{}
-		cfg.Observers = []consumer.Observer{seen}
+		seen := record(&cfg)
 		runs := map[string]int{}
 		work(t, broker, cfg, func(_ context.Context, m *brokers.Message) error {
 			runs[m.ID]++
@@ -146,39 +120,15 @@ func TestGoexit(t *testing.T) {
 	})
 }
 
-func TestGoexitForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two")
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { runtime.Goexit(); return nil }, consumer.Topic{BatchSize: 2})
-		})
-		time.Sleep(day)
-		synctest.Wait()
-		w.mustShutdown()
-		entries := deadLetters(t, broker, "orders")
-		for _, entry := range entries {
-			if entry.Reason != "unclassified" || entry.Meta.Attempt != 6 {
-				t.Errorf("reason %q after %d runs, want unclassified after 6", entry.Reason, entry.Meta.Attempt)
-			}
-		}
-		if len(entries) != 2 || broker.Len("orders") != 0 {
-			t.Errorf("%d dead and %d left, want 2 and 0", len(entries), broker.Len("orders"))
-		}
-	})
-}
-
 // A handler that never returns keeps its slot, is reported, and does not keep
 // the worker from stopping; its message is given back, and what it returns
 // later changes nothing.
 func TestHandlerThatNeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		cfg := quiet()
 		cfg.HandlerTimeout = time.Minute
-		seen := &recorder{}
-		cfg.Observers = []consumer.Observer{seen}
+		seen := record(&cfg)
 		release := make(chan struct{})
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { <-release; return nil }))
 		time.Sleep(time.Hour)
@@ -218,8 +168,7 @@ func (s standsStill) Observe(_ context.Context, e consumer.Event) {
 // No handler starts with a message that a stopping worker has given back.
 func TestNothingStartsAfterItWasGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		cfg, stand := quiet(), make(standsStill)
 		cfg.Observers = []consumer.Observer{stand}
 		var runs atomic.Int32
@@ -256,8 +205,7 @@ func TestJoinedErrors(t *testing.T) {
 		{"mark and status", errors.Join(never, down), 1},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			cfg := quiet()
 			cfg.Retry.MaxAttempts = 4
 			runs := 0
@@ -286,8 +234,7 @@ func TestMiddlewareOrder(t *testing.T) {
 				}
 			}
 		}
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		cfg := quiet()
 		cfg.Middleware = []consumer.Middleware{named("a"), named("b")}
 		cfg.Retry = retry.Policy{MaxAttempts: 2}
@@ -309,8 +256,7 @@ func TestMiddlewareOrder(t *testing.T) {
 // Middleware may keep a run from the handler, turn its result, and panic.
 func TestMiddlewareDecidesWhatTheRunReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "skip", "poison", "panic")
+		broker := brokerWith("orders", "skip", "poison", "panic")
 		handled := 0
 		cfg := quiet()
 		cfg.Middleware = []consumer.Middleware{func(next consumer.Handler) consumer.Handler {
@@ -332,30 +278,6 @@ func TestMiddlewareDecidesWhatTheRunReturns(t *testing.T) {
 		want := map[string]string{"poison": "poison", "panic": "panic"}
 		if handled != 1 || !reflect.DeepEqual(reasons, want) {
 			t.Errorf("handled %d times, dead letters %v; want 1 and %v", handled, reasons, want)
-		}
-	})
-}
-
-// The result of a wrong length says nothing about any one message.
-func TestBatchResultsOfAnotherLength(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two")
-		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(context.Context, []consumer.Item) []error { return make([]error, 3) },
-				consumer.Topic{BatchSize: 2, MaxAttempts: 1})
-		})
-		time.Sleep(day)
-		synctest.Wait()
-		w.mustShutdown()
-		entries := deadLetters(t, broker, "orders")
-		for _, entry := range entries {
-			if !strings.Contains(entry.ErrorText, `the batch handler of "orders" returned 3 results for 1 messages`) {
-				t.Errorf("dead letter of %q", entry.ErrorText)
-			}
-		}
-		if len(entries) != 2 {
-			t.Errorf("%d dead letters, want 2", len(entries))
 		}
 	})
 }

@@ -16,8 +16,7 @@ import (
 
 func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker, "orders", "bad", "good")
+		broker := tapWith("orders", "bad", "good")
 		cfg := quiet()
 		cfg.Concurrency, cfg.Retry = 1, every(time.Second, 3)
 		d := newDiary()
@@ -32,8 +31,7 @@ func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
 		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 1}); got != want {
 			t.Errorf("while the retry is held: %+v, want %+v", got, want)
 		}
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.expect(t, "0s run bad, attempt 1", "0s run good, attempt 1", "1s run bad, attempt 2")
 		if calls := broker.of("retry"); len(calls) > 0 {
 			t.Errorf("the broker was asked for a retry: %+v", calls)
@@ -46,8 +44,7 @@ func TestShortDelayIsHeldWithoutASlot(t *testing.T) {
 // is seen only where no budget spreads retries.
 func TestHeldRunsAreResumedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker, "orders", "1", "2", "3", "4")
+		broker := tapWith("orders", "1", "2", "3", "4")
 		cfg := quiet()
 		cfg.Concurrency, cfg.Retry, cfg.Guard.Off = 1, every(time.Second, 3), true
 		pauses := map[string]time.Duration{"2": 200 * time.Microsecond, "3": 200 * time.Microsecond, "4": 5 * time.Millisecond}
@@ -60,8 +57,7 @@ func TestHeldRunsAreResumedTogether(t *testing.T) {
 			time.Sleep(pauses[string(m.Body)])
 			return errBusy
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.expect(t, "1s run 1", "1.001s run 2", "1.001s run 3", "1.0054s run 4")
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
@@ -70,8 +66,7 @@ func TestHeldRunsAreResumedTogether(t *testing.T) {
 // A run that is held later may be due earlier.
 func TestHeldRunsAreResumedInTheOrderOfTheirTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker, "orders", "twice")
+		broker := tapWith("orders", "twice")
 		cfg := quiet()
 		cfg.Retry = every(time.Second, 5)
 		cfg.Retry.Backoff.Multiplier = 2
@@ -85,8 +80,7 @@ func TestHeldRunsAreResumedInTheOrderOfTheirTimes(t *testing.T) {
 		}))
 		time.Sleep(1500 * time.Millisecond)
 		publish(t, broker, "orders", "once")
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.expect(t, "0s run twice", "1s run twice", "1.5s run once", "2.5s run once", "3s run twice")
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
@@ -110,8 +104,7 @@ func TestHeldLeaseIsKept(t *testing.T) {
 		if got := broker.Records("orders")[0].Abandoned; got != 0 {
 			t.Errorf("the lease ran out %d times", got)
 		}
-		time.Sleep(6 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(6 * time.Minute)
 		d.expect(t, "0s attempt 1", "5m0s attempt 2")
 		empty(t, broker.Broker, "orders")
 		if n := len(broker.of("extend")); n < 150 || n > 600 {
@@ -122,8 +115,7 @@ func TestHeldLeaseIsKept(t *testing.T) {
 
 func TestFullHoldSendsRetriesToTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker, "orders", "1", "2", "3", "4", "5")
+		broker := tapWith("orders", "1", "2", "3", "4", "5")
 		cfg := quiet()
 		cfg.MaxHeld, cfg.Retry = 2, every(time.Second, 3)
 		began := time.Now()
@@ -140,16 +132,14 @@ func TestFullHoldSendsRetriesToTheBroker(t *testing.T) {
 		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 2, Delayed: 3}); got != want {
 			t.Errorf("after the failures: %+v, want %+v", got, want)
 		}
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
 }
 
 func TestLongDelayGoesToTheBrokerWithItsMeta(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := tapWith("orders", "one")
 		cfg := quiet()
 		cfg.Retry = every(10*time.Second, 3)
 		began := time.Now()
@@ -213,8 +203,7 @@ func TestHoldingThatIsDear(t *testing.T) {
 				}
 				return nil
 			}))
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			if got := len(broker.of("retry")); got != tt.retries || runs != 4 {
 				t.Errorf("%d runs, and %d retries through the broker; want 4 and %d", runs, got, tt.retries)
 			}
@@ -238,9 +227,8 @@ func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
 				delivery.Carried = &brokers.Meta{DueAt: due, Attempt: 3}
 			}
 			publish(t, broker, "orders", "one")
-			var seen recorder
 			cfg := quiet()
-			cfg.Observers = []consumer.Observer{&seen}
+			seen := record(&cfg)
 			cfg.HoldLimit = tt.hold
 			var ran []time.Time
 			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
@@ -250,8 +238,7 @@ func TestEarlyArrivalIsNeverRunEarly(t *testing.T) {
 				}
 				return nil
 			}))
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			if len(ran) != 1 || !ran[0].Equal(due) {
 				t.Errorf("%v early: ran at %v, want once at %v", early, ran, due)
 			}
@@ -275,9 +262,8 @@ func TestHeldRunWhoseLeaseIsLostIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{Lease: 2 * time.Second, Fault: on(memory.Extend, 1, memory.Fault{Lost: true})})
 		publish(t, broker, "orders", "one")
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		cfg.HoldLimit, cfg.Retry = 10*time.Minute, every(5*time.Minute, 3)
 		var runs atomic.Int32
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
@@ -291,8 +277,7 @@ func TestHeldRunWhoseLeaseIsLostIsDropped(t *testing.T) {
 		if runs.Load() != 2 {
 			t.Errorf("%d runs, want 2: the second from the delivery after the lost one", runs.Load())
 		}
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		if runs.Load() != 2 {
 			t.Errorf("%d runs, want 2: the lost one must not run when it would have been due", runs.Load())
 		}
@@ -311,9 +296,8 @@ func TestRetryThatTheLeaseCannotOutlastGoesToTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{Lease: 2 * time.Second, MaxLease: 10 * time.Second})
 		publish(t, broker, "orders", "one")
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		cfg.HandlerTimeout = 3 * time.Second
 		cfg.Retry = every(1900*time.Millisecond, 20)
 		var runs atomic.Int32
@@ -324,8 +308,7 @@ func TestRetryThatTheLeaseCannotOutlastGoesToTheBroker(t *testing.T) {
 			}
 			return classify.Transient(errBusy)
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if lost := seen.of(consumer.EventLeaseLost); len(lost) != 0 || runs.Load() != 20 {
 			t.Errorf("%d runs and %d leases lost, want 20 and 0", runs.Load(), len(lost))
 		}

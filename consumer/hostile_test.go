@@ -111,8 +111,7 @@ func TestHandlerThatChangesItsMessage(t *testing.T) {
 				cfg := quiet()
 				cfg.HoldLimit, cfg.OrderByKey = hold, byKey
 				cfg.Retry.MaxAttempts = 3
-				seen := &recorder{}
-				cfg.Observers = []consumer.Observer{seen}
+				seen := record(&cfg)
 				work(t, broker, cfg, func(ctx context.Context, m *brokers.Message) error {
 					if string(m.Body) != "body" || m.Key != "k" || m.Topic != "orders" || len(m.Headers) != 1 || !strings.HasPrefix(m.ID, "m-") {
 						t.Errorf("attempt %d got %+v, want the message as published", consumer.MetaFrom(ctx).Attempt, m)
@@ -172,8 +171,7 @@ func TestErrorsWhoseMethodsPanic(t *testing.T) {
 		{"typed nil", (*typedNil)(nil)},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			runs := 0
 			var log bytes.Buffer
 			cfg := quiet()
@@ -196,16 +194,14 @@ func TestErrorsWhoseMethodsPanic(t *testing.T) {
 
 func TestErrorsWhoseMethodsPanicAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		cfg := quiet()
 		cfg.DrainTimeout = time.Second
 		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
 			<-ctx.Done()
 			return &hostile{}
 		}))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		if got := broker.Records("orders"); len(got) != 1 || got[0].Meta.Attempt != 0 {
 			t.Errorf("%+v, want the message given back, not counted", got)
 		}
@@ -214,8 +210,7 @@ func TestErrorsWhoseMethodsPanicAtTheEnd(t *testing.T) {
 
 func TestErrorTextsWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		var log bytes.Buffer
 		cfg := quiet()
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -232,8 +227,7 @@ func TestErrorTextsWithoutEnd(t *testing.T) {
 
 func TestRuleThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		cfg := quiet()
 		cfg.Rules = []classify.Rule{func(error) error { panic("rule") }}
 		runs := 0
@@ -247,8 +241,7 @@ func TestRuleThatPanics(t *testing.T) {
 // The rules of a Topic are asked before those of Config.
 func TestRuleOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		cfg := quiet()
 		cfg.Rules = []classify.Rule{classify.Transient}
 		runs := 0
@@ -274,11 +267,11 @@ func TestObserverThatPanics(t *testing.T) {
 			publish(t, broker, "orders", "one")
 		}
 		var log bytes.Buffer
-		seen := &recorder{}
 		cfg := quiet()
 		cfg.Concurrency = 1
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		cfg.Observers = []consumer.Observer{panicky{}, seen}
+		cfg.Observers = []consumer.Observer{panicky{}}
+		seen := record(&cfg)
 		runs := 0
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error {
 			if runs++; runs == 1 {
@@ -299,8 +292,7 @@ func TestObserverThatPanics(t *testing.T) {
 
 func TestRedactThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		cfg := quiet()
 		cfg.Redact = func(string) string { panic("redact") }
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("odd")) })
@@ -346,8 +338,7 @@ func TestBodiesThatAreNoJSONValueArePoison(t *testing.T) {
 		{"byte order mark", "\ufeff{}", "invalid character"},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", tt.body)
+			broker := brokerWith("orders", tt.body)
 			work(t, broker, quiet(), consumer.JSON(func(_ context.Context, o order) error {
 				t.Errorf("handled as %+v", o)
 				return nil
@@ -396,8 +387,7 @@ func TestJSONOfTypesWithADecoderOfTheirOwn(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", `"panic"`)
+		broker := brokerWith("orders", `"panic"`)
 		work(t, broker, quiet(), h)
 		if got := oneDeadLetter(t, broker, "orders"); got.Reason != "panic" {
 			t.Errorf("reason %q, want panic", got.Reason)

@@ -77,10 +77,9 @@ func TestTopicsTakeNothingFromOthers(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			broker, quick := newTap(memory.Options{}), &dependency{takes: 100 * time.Millisecond}
 			flood(t, broker.Broker, "bad", 500)
-			var paused recorder
 			cfg := guarded()
 			cfg.HandlerTimeout = time.Hour
-			cfg.Observers = []consumer.Observer{only{consumer.EventPaused, &paused}}
+			paused := record(&cfg, consumer.EventPaused)
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				bad.register("bad", consumer.Topic{HandlerTimeout: 2 * time.Minute})(c)
 				quick.register("quick")(c)
@@ -104,8 +103,7 @@ func TestTopicsTakeNothingFromOthers(t *testing.T) {
 				}
 			}
 			bad.set(nil)
-			time.Sleep(2 * time.Hour)
-			w.mustShutdown()
+			w.stopAfter(2 * time.Hour)
 			empty(t, broker.Broker, "bad", "quick", "bad.dead")
 		})
 	}
@@ -116,9 +114,8 @@ func TestTopicsShareADependency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
 		payments, mails := &dependency{down: unavailable}, &dependency{}
-		var seen recorder
 		cfg := guarded()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			payments.register("orders", consumer.Topic{Dependency: "payments"})(c)
 			payments.register("refunds", consumer.Topic{Dependency: "payments"})(c)
@@ -139,13 +136,12 @@ func TestTopicsShareADependency(t *testing.T) {
 		}
 		broker.mu.Unlock()
 		payments.set(nil)
-		time.Sleep(20 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(20 * time.Minute)
 		paused, resumed := seen.of(consumer.EventPaused), seen.of(consumer.EventResumed)
 		if len(paused) != 1 || len(resumed) != 1 || paused[0].Dependency != "payments" || paused[0].Topic != "" {
 			t.Errorf("paused: %+v, resumed: %+v, want payments once", paused, resumed)
 		}
-		uncounted(t, &seen, 0)
+		uncounted(t, seen, 0)
 		empty(t, broker.Broker, "orders", "refunds", "mails", "orders.dead", "refunds.dead")
 	})
 }
@@ -182,9 +178,9 @@ func TestCustomersInTrouble(t *testing.T) {
 			for i := range 20 {
 				all[fmt.Sprint("c", i)] = &dependency{takes: 10 * time.Millisecond}
 			}
-			var seen recorder
 			cfg := guarded()
-			cfg.HandlerTimeout, cfg.Observers = time.Minute, []consumer.Observer{&seen}
+			cfg.HandlerTimeout = time.Minute
+			seen := record(&cfg)
 			w := start(t, broker, cfg, orders(all.handle, consumer.Topic{DependencyOf: customer}))
 			sent := map[string]time.Time{}
 			send := func(n int) { // 20 a second
@@ -210,8 +206,7 @@ func TestCustomersInTrouble(t *testing.T) {
 				d.takes, d.down = 10*time.Millisecond, nil
 				d.mu.Unlock()
 			}
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			late, longest := 0, time.Duration(0)
 			for body, at := range sent {
 				d := all[customer(&brokers.Message{Body: []byte(body)})]
@@ -229,7 +224,7 @@ func TestCustomersInTrouble(t *testing.T) {
 			if len(seen.of(consumer.EventPaused)) != 0 {
 				t.Error("the topic paused")
 			}
-			uncounted(t, &seen, 2)
+			uncounted(t, seen, 2)
 			empty(t, broker.Broker, "orders", "orders.dead")
 		})
 	}
@@ -248,11 +243,10 @@ func TestFaultyDependencyOf(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			broker, before := memory.New(memory.Options{}), heap()
-			var faults recorder
 			var mu sync.Mutex
 			served := 0
 			cfg := guarded()
-			cfg.Observers = []consumer.Observer{only{consumer.EventError, &faults}}
+			faults := record(&cfg, consumer.EventError)
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 				mu.Lock()
 				defer mu.Unlock()

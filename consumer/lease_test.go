@@ -36,8 +36,7 @@ func TestLeaseOfASlowHandlerIsKept(t *testing.T) {
 				t.Errorf("%s: lease ran out %d times, %v left", r.Message.Body, r.Abandoned, left)
 			}
 		}
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		d.expect(t, "0s run slow", "2m0s run queued")
 		empty(t, broker.Broker, "orders")
 	})
@@ -48,9 +47,8 @@ func TestLostLeaseEndsTheHandlerAndItsResult(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			broker := newTap(memory.Options{Lease: 5 * time.Second, Fault: on(memory.Extend, 1, memory.Fault{Lost: true})})
 			publish(t, broker.Broker, "orders", "one")
-			var seen recorder
 			cfg := quiet()
-			cfg.Observers = []consumer.Observer{&seen}
+			seen := record(&cfg)
 			var runs atomic.Int32
 			w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
 				if runs.Add(1) > 1 {
@@ -63,8 +61,7 @@ func TestLostLeaseEndsTheHandlerAndItsResult(t *testing.T) {
 				time.Sleep(time.Minute) // the second delivery is settled meanwhile
 				return result
 			}))
-			time.Sleep(10 * time.Minute)
-			w.mustShutdown()
+			w.stopAfter(10 * time.Minute)
 			if runs.Load() != 2 {
 				t.Errorf("%s: %d runs, want 2", name, runs.Load())
 			}
@@ -265,9 +262,9 @@ func TestEndOfASessionLosesWhatCameInIt(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers, cfg.OrderByKey = []consumer.Observer{&seen}, true
+		seen := record(&cfg)
+		cfg.OrderByKey = true
 		cfg.Concurrency, cfg.Prefetch, cfg.HoldLimit, cfg.Retry = 1, 5, time.Hour, every(10*time.Minute, 3)
 		d := newDiary()
 		w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
@@ -341,8 +338,7 @@ func TestSessionThatEndsWhileAHandlerStarts(t *testing.T) {
 			}
 			return ctx.Err()
 		}))
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		if calls := broker.of("ack", "retry", "release"); len(calls) != 0 {
 			t.Errorf("a stale worker settled: %+v", calls)
 		}
@@ -355,17 +351,15 @@ func TestFailedExtensionIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{Lease: 30 * time.Second, Fault: on(memory.Extend, 1, memory.Fault{Err: errors.New("i/o timeout")})})
 		publish(t, broker.Broker, "orders", "one", "two")
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		var runs atomic.Int32
 		w := start(t, broker, cfg, orders(func(ctx context.Context, _ *brokers.Message) error {
 			runs.Add(1)
 			time.Sleep(2 * time.Minute)
 			return ctx.Err()
 		}))
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		for _, e := range seen.of(consumer.EventError) {
 			if e.Operation != "extend" {
 				t.Errorf("operation %q failed, want %q", e.Operation, "extend")
@@ -392,17 +386,15 @@ func TestExtensionsAreReported(t *testing.T) {
 			return errs
 		}
 		publish(t, broker.Broker, "orders", "slow", "quick")
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
 			if string(m.Body) == "slow" {
 				time.Sleep(10 * time.Minute)
 			}
 			return nil
 		}))
-		time.Sleep(20 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(20 * time.Minute)
 		extended := seen.of(consumer.EventExtended)
 		if len(extended) != confirmed || confirmed < 10*60/20 {
 			t.Errorf("%d extensions reported, %d confirmed, want the same and one at least every 20 s", len(extended), confirmed)
@@ -434,8 +426,7 @@ func TestExtensionFailsAsTheHandlerDoes(t *testing.T) {
 			time.Sleep(time.Second)
 			return errBusy
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if got := broker.Records("orders"); len(got) != 1 || got[0].Meta.Attempt != 1 {
 			t.Errorf("stored %+v, want the message with one attempt", got)
 		}

@@ -31,8 +31,7 @@ func poisonous(runs *atomic.Int32) func(*consumer.Consumer) {
 
 func TestPoisonIsDeadLetteredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		var runs atomic.Int32
 		w := start(t, broker, quiet(), poisonous(&runs))
 		synctest.Wait()
@@ -76,8 +75,7 @@ func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 			return classify.Transient(errors.New("charge card: password=hunter2 declined by gateway"))
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		entry := oneDeadLetter(t, broker, "orders")
 		sent.Topic = "orders"
 		if !reflect.DeepEqual(entry.Message, sent) {
@@ -124,8 +122,7 @@ func TestDeadLetterOfAReturnedMessage(t *testing.T) {
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 			return classify.Transient(errors.New("the bank is closed"))
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		entry := oneDeadLetter(t, broker, "orders")
 		m := entry.Meta
 		if entry.Message.ID != "m-1" || entry.Message.Key != "customer-7" || m.Send != "12.3.f00d" || m.RedriveCount != 2 || m.IdempotencyKey != "once" {
@@ -139,8 +136,7 @@ func TestDeadLetterOfAReturnedMessage(t *testing.T) {
 
 func TestOriginalIsAckedOnlyAfterTheConfirm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "one")
+		broker := tapWith("orders", "one")
 		broker = &tap{Broker: broker.Broker, born: time.Now()}
 		slow := slowPublish{broker, 3 * time.Second}
 		var runs atomic.Int32
@@ -149,8 +145,7 @@ func TestOriginalIsAckedOnlyAfterTheConfirm(t *testing.T) {
 		if got := broker.Stats("orders"); got.InFlight != 1 || len(broker.of("ack")) != 0 {
 			t.Errorf("before the confirm: %+v and acks %+v, want the original in flight", got, broker.of("ack"))
 		}
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		calls := broker.of("publish", "ack", "retry", "release")
 		if len(calls) != 2 || calls[0].what != "publish" || calls[0].topic != "orders.dead" || calls[1].what != "ack" || calls[1].at != 3*time.Second {
 			t.Errorf("calls %+v, want the publish and then, 3s after the start, the ack", calls)
@@ -255,8 +250,7 @@ func TestUnknownOutcomeOfADeadLetterLosesNothing(t *testing.T) {
 			if n := broker.Len("orders"); n != 1 {
 				t.Errorf("done %v: the original is gone before a confirm", done)
 			}
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			dead := deadLetters(t, broker, "orders")
 			want := 1
 			if done {
@@ -296,8 +290,7 @@ func TestPartlyPublishedDeadLetters(t *testing.T) {
 		cfg := quiet()
 		cfg.Concurrency, cfg.Prefetch = 1, 3
 		w := start(t, broker, cfg, poisonous(&runs))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		acked := map[string]time.Duration{}
 		for _, c := range broker.of("ack") {
 			acked[c.id] = c.at
@@ -320,14 +313,12 @@ func TestDeadLetterRefusedForItsSizeIsShrunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{MessageLimit: 3000})
 		publish(t, broker, "orders", strings.Repeat("x", 1500))
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 			return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		entry := oneDeadLetter(t, broker, "orders")
 		if len(entry.Message.Body) != 1500 || entry.Reason != "poison" || !slices.Contains(entry.Truncated, "error-message") {
 			t.Errorf("body of %d bytes, reason %q, truncated %q", len(entry.Message.Body), entry.Reason, entry.Truncated)
@@ -346,8 +337,7 @@ func TestDeadLetterFitsTheRoomForHeaders(t *testing.T) {
 		w := start(t, broker, quiet(), orders(func(context.Context, *brokers.Message) error {
 			return classify.Permanent(errors.New(strings.Repeat("long text ", 200)))
 		}))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		entry := oneDeadLetter(t, broker.Broker, "orders")
 		if calls := broker.of("publish"); len(calls) != 1 || !slices.Contains(entry.Truncated, "error-message") {
 			t.Errorf("%d publishes, truncated %q; want the first to fit", len(calls), entry.Truncated)
@@ -357,11 +347,10 @@ func TestDeadLetterFitsTheRoomForHeaders(t *testing.T) {
 
 func TestDiscardAcksAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "one")
-		var seen recorder
+		broker := tapWith("orders", "one")
 		cfg := quiet()
-		cfg.DeadLetter, cfg.Observers = dlq.Discard, []consumer.Observer{&seen}
+		cfg.DeadLetter = dlq.Discard
+		seen := record(&cfg)
 		var runs atomic.Int32
 		w := start(t, broker, cfg, poisonous(&runs))
 		synctest.Wait()
@@ -418,13 +407,11 @@ func TestDeadLetterOfALostLeaseIsNotPublished(t *testing.T) {
 			return memory.Fault{}
 		}})
 		publish(t, broker.Broker, "orders", "one")
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		var runs atomic.Int32
 		w := start(t, broker, cfg, poisonous(&runs))
-		time.Sleep(5 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(5 * time.Minute)
 		if lost := len(seen.of(consumer.EventLeaseLost)); lost != 1 || runs.Load() != 2 {
 			t.Errorf("%d leases lost, %d runs, want 1 and a run per delivery", lost, runs.Load())
 		}
@@ -480,25 +467,21 @@ func TestDeadLettersAreNotDiscarded(t *testing.T) {
 		"poison": classify.Permanent(errBusy), "transient": classify.Transient(errBusy),
 	} {
 		bubble(t, name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			w := start(t, broker, quiet(), orders(func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) }))
-			time.Sleep(time.Second)
-			w.mustShutdown()
+			w.stopAfter(time.Second)
 			letter := broker.Messages("orders.dead")[0]
 
-			var seen recorder
 			var runs atomic.Int64 // the two of them may run at once
 			cfg := quiet()
 			cfg.DeadLetter = dlq.Discard
-			cfg.Observers = []consumer.Observer{only{consumer.EventDeadLetterRefused, &seen}}
+			seen := record(&cfg, consumer.EventDeadLetterRefused)
 			reader := func(c *consumer.Consumer) {
 				c.Handle("orders.dead", func(context.Context, *brokers.Message) error { runs.Add(1); return fail })
 			}
 			publish(t, broker, "orders.dead", "not a dead letter")
 			w = start(t, broker, cfg, reader)
-			time.Sleep(48 * time.Hour)
-			w.mustShutdown()
+			w.stopAfter(48 * time.Hour)
 			if n := broker.Len("orders.dead"); n != 1 || runs.Load() > 20 {
 				t.Fatalf("%d left after %d runs, want the dead letter kept, and not run again and again", n, runs.Load())
 			}
@@ -509,8 +492,7 @@ func TestDeadLettersAreNotDiscarded(t *testing.T) {
 			before := runs.Load()
 			cfg.DeadLetter = "*.refused"
 			w = start(t, broker, cfg, reader)
-			time.Sleep(2 * time.Hour)
-			w.mustShutdown()
+			w.stopAfter(2 * time.Hour)
 			refused := broker.Messages("orders.dead.refused")
 			if len(refused) != 1 || refused[0].ID != letter.ID || !slices.Equal(refused[0].Body, letter.Body) || runs.Load() != before {
 				t.Errorf("%+v after %d more runs, want the dead letter in the topic that is named at last", refused, runs.Load()-before)

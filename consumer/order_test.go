@@ -70,8 +70,7 @@ func TestByKeyRunsOneOfAKeyAtATime(t *testing.T) {
 		cfg.OrderByKey = true
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.sorted().expect(t, "0s a-1", "0s b-1", "1s a-2", "1s b-2", "2s a-3")
 		empty(t, broker, "orders")
 	})
@@ -88,8 +87,7 @@ func TestUnorderedAndKeylessMessagesRunInParallel(t *testing.T) {
 			cfg.OrderByKey = byKey
 			d := newDiary()
 			w := start(t, broker, cfg, failingOnce(d))
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			d.sorted().expect(t, "0s "+names[0], "0s "+names[1], "0s "+names[2])
 		})
 	}
@@ -103,8 +101,7 @@ func TestHeldRetryHoldsItsKeyAlone(t *testing.T) {
 		cfg.OrderByKey, cfg.HoldLimit, cfg.Retry = true, time.Minute, every(10*time.Second, 3)
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d, "a-1"))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.sorted().expect(t, "0s a-1", "0s b-1", "1s b-2", "11s a-1", "12s a-2")
 	})
 }
@@ -117,8 +114,7 @@ func TestRetryThroughTheBrokerLetsLaterOnesOvertake(t *testing.T) {
 		cfg.OrderByKey, cfg.Retry = true, every(10*time.Second, 3)
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d, "a-1"))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.expect(t, "0s a-1", "1s a-2", "2s a-3", "11s a-1")
 		empty(t, broker, "orders")
 	})
@@ -140,8 +136,7 @@ func TestOrderedSourceKeepsTheOrderOverRetries(t *testing.T) {
 		if want := []string{"a-2", "a-3"}; !slices.Equal(released, want) {
 			t.Errorf("released %q, want %q in this order", released, want)
 		}
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.sorted().expect(t, "0s -1", "0s a-1", "0s b-1", "11s a-1", "12s a-2", "13s a-3")
 		for _, c := range broker.of("ack") {
 			if c.failed {
@@ -173,8 +168,7 @@ func TestOrderedSourceKeepsTheOrderOverALostLease(t *testing.T) {
 			}
 			return nil
 		}))
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		var got []string
 		for _, line := range d.lines {
 			_, name, _ := strings.Cut(line, " ")
@@ -202,8 +196,7 @@ func TestDeadLetterLetsItsKeyGoOn(t *testing.T) {
 				}
 				return nil
 			}))
-			time.Sleep(time.Second)
-			w.mustShutdown()
+			w.stopAfter(time.Second)
 			d.expect(t, "0s a-1", "0s a-2")
 			empty(t, broker, "orders")
 		})
@@ -219,8 +212,7 @@ func TestDrainGivesBackAKeyInOrder(t *testing.T) {
 		cfg.OrderByKey, cfg.Concurrency, cfg.Prefetch = true, 1, 9
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		var released []string
 		for _, c := range broker.of("release") {
 			released = append(released, c.id)
@@ -287,8 +279,7 @@ func TestRandomFailuresKeepTheOrder(t *testing.T) {
 				}
 				return nil
 			}))
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			for key := range want {
 				if !slices.Equal(g.done[key], want[key]) {
 					t.Errorf("seed %d: %s was handled as %q", seed, key, g.done[key])

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
@@ -76,6 +75,14 @@ func (w *worker) mustShutdown() {
 	}
 }
 
+// stopAfter stops the worker when d has passed, and all that is due is done.
+func (w *worker) stopAfter(d time.Duration) {
+	w.t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	w.mustShutdown()
+}
+
 func publish(t *testing.T, broker brokers.Broker, topic string, bodies ...string) {
 	t.Helper()
 	for _, body := range bodies {
@@ -85,16 +92,28 @@ func publish(t *testing.T, broker brokers.Broker, topic string, bodies ...string
 	}
 }
 
-// recorder is an Observer that keeps what it sees.
+// recorder is an Observer that keeps what it sees, of some kinds if there are any.
 type recorder struct {
+	only []consumer.EventKind
+	born time.Time
+
 	mu     sync.Mutex
 	events []consumer.Event
+}
+
+// record adds a recorder of the kinds given, or of all, to a Config.
+func record(cfg *consumer.Config, kinds ...consumer.EventKind) *recorder {
+	r := &recorder{only: kinds, born: time.Now()}
+	cfg.Observers = append(cfg.Observers, r)
+	return r
 }
 
 func (r *recorder) Observe(_ context.Context, e consumer.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.events = append(r.events, e)
+	if len(r.only) == 0 || slices.Contains(r.only, e.Kind) {
+		r.events = append(r.events, e)
+	}
 }
 
 // observing is an Observer that is a function.
@@ -124,8 +143,7 @@ func (r *recorder) of(kind consumer.EventKind) (events []consumer.Event) {
 
 func TestHandledMessageIsAcked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one", "two")
+		broker := brokerWith("orders", "one", "two")
 		var got []string
 		cfg := quiet()
 		cfg.Concurrency = 1
@@ -133,8 +151,7 @@ func TestHandledMessageIsAcked(t *testing.T) {
 			got = append(got, string(m.Body))
 			return nil
 		}))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		if len(got) != 2 || broker.Len("orders") != 0 {
 			t.Errorf("handled %q, %d left; want both handled and none left", got, broker.Len("orders"))
 		}
@@ -144,8 +161,7 @@ func TestHandledMessageIsAcked(t *testing.T) {
 func TestFailureIsRetriedNeverEarly(t *testing.T) {
 	for _, hold := range []time.Duration{-1, 0} {
 		synctest.Test(t, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			cfg := quiet()
 			cfg.HoldLimit = hold
 			cfg.Retry = retry.Policy{MaxAttempts: 4, Backoff: retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}}
@@ -158,9 +174,7 @@ func TestFailureIsRetriedNeverEarly(t *testing.T) {
 				starts = append(starts, time.Since(began))
 				return classify.Transient(errors.New("busy"))
 			}))
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			want := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second}
 			if len(starts) != len(want) {
 				t.Fatalf("hold %v: runs at %v, want %v", hold, starts, want)

@@ -60,8 +60,7 @@ func TestPoison(t *testing.T) {
 			if tt.config != nil {
 				tt.config(&cfg)
 			}
-			var seen recorder
-			cfg.Observers = []consumer.Observer{&seen}
+			seen := record(&cfg)
 			w := start(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
 				switch body := string(m.Body); {
 				case strings.HasPrefix(body, "odd") && consumer.MetaFrom(ctx).Class == "":
@@ -124,15 +123,13 @@ func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
 				want = 0
 			}
 			publish(t, broker, "orders", numbered("bad", 3)...)
-			time.Sleep(3 * time.Second)
-			w.mustShutdown()
+			w.stopAfter(3 * time.Second)
 			if n, dead := broker.Len("orders"), broker.Len("orders.dead"); n != want || dead != 3-want {
 				t.Errorf("%d of 3 are in the topic and %d are dead, want %d and %d", n, dead, want, 3-want)
 			}
 			mended = true
 			w = begin()
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			empty(t, broker, "orders")
 		})
 	}

@@ -105,8 +105,7 @@ func TestReceipts(t *testing.T) {
 				}))
 				began := time.Now()
 				sendBack(t, broker, "orders", "one")
-				time.Sleep(time.Hour)
-				w.mustShutdown()
+				w.stopAfter(time.Hour)
 				var got []string
 				for _, r := range broker.receipts(t) {
 					got = append(got, fmt.Sprint(r.Outcome, " ", r.Class, " ", r.Reason, " ", r.Attempt))
@@ -144,8 +143,7 @@ func TestNoReceipt(t *testing.T) {
 			} else {
 				publish(t, broker, "orders", "one")
 			}
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			if got := broker.of("publish"); len(got) == 0 || got[len(got)-1].topic != "orders.dead" || broker.Len("receipts") != 0 {
 				t.Errorf("published %+v, want the dead letter and no receipt", got)
 			}
@@ -162,8 +160,7 @@ func TestReceiptComesAfterTheEnd(t *testing.T) {
 			cfg.Receipts = "receipts"
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return fail }))
 			sendBack(t, broker, "orders", "one")
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			ended := false
 			for _, c := range broker.of("ack", "publish") {
 				ended = ended || c.what == "ack" && !c.failed
@@ -189,8 +186,7 @@ func TestNoReceiptForALostLease(t *testing.T) {
 		cfg.Receipts = "receipts"
 		w := start(t, broker, cfg, orders(done))
 		sendBack(t, broker, "orders", "one")
-		time.Sleep(time.Second)
-		w.mustShutdown()
+		w.stopAfter(time.Second)
 		if got := broker.receipts(t); len(got) != 0 {
 			t.Errorf("receipts %+v of a message that somebody else has", got)
 		}
@@ -209,10 +205,9 @@ func TestReceiptsTopicThatIsDown(t *testing.T) {
 			broker := newMailbox(memory.Options{})
 			broker.set(down)
 			var log strings.Builder
-			var seen recorder
 			cfg := quiet()
 			cfg.Receipts, cfg.Logger = "receipts", slog.New(slog.NewTextHandler(&log, nil))
-			cfg.Observers = []consumer.Observer{only{consumer.EventReceiptDropped, &seen}}
+			seen := record(&cfg, consumer.EventReceiptDropped)
 			w := start(t, broker, cfg, orders(done))
 			sendBack(t, broker, "orders", numbered("back", letters)...)
 			time.Sleep(time.Second)
@@ -253,10 +248,9 @@ func TestDrainOfReceipts(t *testing.T) {
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			broker := newMailbox(memory.Options{})
-			var seen recorder
 			cfg := quiet()
 			cfg.Receipts, cfg.DrainTimeout = "receipts", tt.drain
-			cfg.Observers = []consumer.Observer{only{consumer.EventReceiptDropped, &seen}}
+			seen := record(&cfg, consumer.EventReceiptDropped)
 			began := make(chan time.Time, 20)
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 				began <- time.Now()
@@ -295,13 +289,12 @@ func TestRefusedReceipt(t *testing.T) {
 			}
 			return &brokers.PublishError{Topic: "receipts", Failed: failed}
 		})
-		var seen recorder
 		cfg := quiet()
-		cfg.Receipts, cfg.Observers = "receipts", []consumer.Observer{only{consumer.EventReceiptDropped, &seen}}
+		cfg.Receipts = "receipts"
+		seen := record(&cfg, consumer.EventReceiptDropped)
 		w := start(t, broker, cfg, orders(done))
 		sendBack(t, broker, "orders", numbered("back", 10)...)
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		if n := len(broker.receipts(t)); n != 9 || len(seen.events) != 1 || !errors.Is(seen.events[0].Err, brokers.ErrRefused) || seen.events[0].Message != nil {
 			t.Errorf("%d of 9 published, dropped %+v", n, seen.events)
 		}
@@ -326,8 +319,7 @@ func TestReceiptsOfABatch(t *testing.T) {
 			}, consumer.Topic{BatchSize: 8})
 		})
 		sendBack(t, broker, "orders", numbered("back", 8)...)
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		var got []string
 		for _, r := range broker.receipts(t) {
 			if r.Outcome != dlq.OutcomeHandled {

@@ -31,10 +31,10 @@ func TestReceiveErrorsBackOffAndRecover(t *testing.T) {
 			return memory.Fault{}
 		}})
 		publish(t, broker, "orders", "one")
-		var seen recorder
 		var runs atomic.Int32
 		cfg := quiet()
-		cfg.Observers, cfg.Random = []consumer.Observer{&seen}, rand.New(rand.NewPCG(1, 2)).Float64
+		seen := record(&cfg)
+		cfg.Random = rand.New(rand.NewPCG(1, 2)).Float64
 		w := start(t, broker, cfg, counting(&runs))
 		time.Sleep(10*time.Minute + 2*time.Second)
 		if n := calls.Load(); n < 300 || n > 1200 {
@@ -86,10 +86,10 @@ func TestDeletedTopicEndsNoRun(t *testing.T) {
 	for _, topics := range [][]string{{"orders", "refunds"}, {"orders"}} {
 		synctest.Test(t, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
-			var seen recorder
 			var logged bytes.Buffer
 			cfg := quiet()
-			cfg.Observers, cfg.Logger = []consumer.Observer{&seen}, slog.New(slog.NewTextHandler(&logged, nil))
+			seen := record(&cfg)
+			cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 			handled := make(map[string]int)
 			var mu sync.Mutex
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
@@ -182,8 +182,7 @@ func TestUnfinishedDeliveriesAreBounded(t *testing.T) {
 			}
 			return nil
 		}))
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		empty(t, broker.Broker, "orders")
 		if got, limit := unfinished.highest, concurrency+prefetch+held; got > limit || got < concurrency+prefetch {
 			t.Errorf("%d unfinished deliveries at once, want %d to %d", got, concurrency+prefetch, limit)
@@ -206,8 +205,7 @@ func TestMessageOfAnUnknownTopicIsDeadLettered(t *testing.T) {
 		publish(t, broker.Broker, "orders", "one")
 		var runs atomic.Int32
 		w := start(t, broker, quiet(), counting(&runs))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		empty(t, broker.Broker, "orders", "orders.dead")
 		dead := deadLetters(t, broker.Broker, "strange")
 		if len(dead) != 1 || dead[0].Reason != "unroutable" || string(dead[0].Message.Body) != "one" || runs.Load() != 0 {
@@ -227,8 +225,7 @@ func TestUnreadableMessageIsDeadLetteredWithoutARun(t *testing.T) {
 		publish(t, broker.Broker, "orders", "bad", "good")
 		var runs atomic.Int32
 		w := start(t, broker, quiet(), counting(&runs))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		empty(t, broker.Broker, "orders")
 		dead := deadLetters(t, broker.Broker, "orders")
 		if len(dead) != 1 || dead[0].Reason != "unreadable" || string(dead[0].Message.Body) != "bad" ||
@@ -240,14 +237,12 @@ func TestUnreadableMessageIsDeadLetteredWithoutARun(t *testing.T) {
 
 func TestOversizeBodyIsDeadLetteredWithoutARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "", "1234567890", "12345678901")
+		broker := brokerWith("orders", "", "1234567890", "12345678901")
 		cfg := quiet()
 		cfg.MaxBody = 10
 		var runs atomic.Int32
 		w := start(t, broker, cfg, counting(&runs))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		entry := oneDeadLetter(t, broker, "orders")
 		if runs.Load() != 2 || entry.Reason != "oversize" || string(entry.Message.Body) != "12345678901" || !strings.Contains(entry.ErrorText, "limit of 10 bytes") {
 			t.Errorf("%d runs, entry %+v; want the long body dead and unchanged, and the others to run", runs.Load(), entry)

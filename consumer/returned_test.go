@@ -167,10 +167,9 @@ func TestReturnedLettersHarmNobody(t *testing.T) {
 					}
 					return fate(ctx, body)
 				})
-				var seen recorder
 				cfg := guarded()
 				cfg.OrderByKey = shape == "ordered"
-				cfg.Observers = []consumer.Observer{only{consumer.EventPaused, &seen}}
+				seen := record(&cfg, consumer.EventPaused)
 				w := start(t, broker, cfg, func(c *consumer.Consumer) { register(c, p) })
 				p.live(t, broker, 100*time.Millisecond, time.Second)
 				sendBack(t, broker, "orders", append(numbered("back", 100), "odd")...)
@@ -251,15 +250,13 @@ func TestReturnedRetriesSpendNoTokenOfOthers(t *testing.T) {
 func TestReturnedAloneWhileDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, d := memory.New(memory.Options{}), &dependency{down: unavailable}
-		var seen recorder
 		cfg := guarded()
-		cfg.Observers = []consumer.Observer{only{consumer.EventPaused, &seen}}
+		seen := record(&cfg, consumer.EventPaused)
 		w := start(t, broker, cfg, d.register("orders"))
 		sendBack(t, broker, "orders", numbered("back", 100)...)
 		time.Sleep(time.Minute)
 		d.set(nil)
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		if len(seen.events) != 0 || d.done() != 100 {
 			t.Errorf("%d of 100 served, paused %d times, want all and never", d.done(), len(seen.events))
 		}
@@ -290,8 +287,7 @@ func TestReturnedPassBesidePoison(t *testing.T) {
 				t.Errorf("%s waits", body)
 			}
 		}
-		time.Sleep(time.Hour + 10*time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Hour + 10*time.Minute)
 		if n := broker.Len("orders.dead"); n != 20 {
 			t.Errorf("%d of the 20 poison messages are dead in the end", n)
 		}
@@ -340,8 +336,7 @@ func TestReturnedUseHalfOfTheSlots(t *testing.T) {
 			if moved := broker.of("retry"); slices.ContainsFunc(moved, func(c call) bool { return c.body == "live-now" }) {
 				t.Error("a live message finds no room for its retry")
 			}
-			time.Sleep(20 * time.Minute)
-			w.mustShutdown()
+			w.stopAfter(20 * time.Minute)
 			if d.most > 5 || broker.Len("orders") != 0 {
 				t.Errorf("%d at once, %d left, want up to 5 of the 10 slots and none", d.most, broker.Len("orders"))
 			}
@@ -362,8 +357,7 @@ func TestReturnedRunInBatchesOfTheirOwn(t *testing.T) {
 		publish(t, broker, "orders", "live-2")
 		time.Sleep(500 * time.Millisecond)
 		sendBack(t, broker, "orders", "back-2", "back-3")
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		d.expect(t, "0s live-1+live-2", "500ms back-1+back-2", "1.5s back-3")
 	})
 }
@@ -394,8 +388,7 @@ func TestReturnedLettersHoldNoKey(t *testing.T) {
 			}
 			time.Sleep(30 * time.Second)
 			p.inTime(t, 100*time.Millisecond)
-			time.Sleep(time.Hour)
-			w.mustShutdown()
+			w.stopAfter(time.Hour)
 			empty(t, broker, "orders")
 		})
 	}

@@ -33,9 +33,8 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 		runs, inserted := map[string]int{}, map[string]int{}
 		calls := 0
 		isBad := func(item consumer.Item) bool { return strings.HasPrefix(string(item.Message.Body), "bad") }
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
 				mu.Lock()
@@ -53,8 +52,7 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 				return nil
 			}, consumer.Topic{BatchSize: 100})
 		})
-		time.Sleep(time.Hour)
-		w.mustShutdown()
+		w.stopAfter(time.Hour)
 		for body, n := range inserted {
 			if n != 1 {
 				t.Errorf("%s was inserted %d times", body, n)
@@ -121,8 +119,7 @@ func TestDeadLettersThatFindNoPlace(t *testing.T) {
 		if n := broker.Stats("orders"); n.InFlight > 30+20 || n.Delayed < 100 {
 			t.Errorf("%+v, want few in the process, and the others back in their queue", n)
 		}
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		letters := deadLetters(t, broker, "orders")
 		if poison != 180 || len(letters) != 180 || good != 3420 {
 			t.Errorf("%d runs of 180 poisonous messages, %d dead; %d of 3420 good ones", poison, len(letters), good)
@@ -163,8 +160,7 @@ func TestMaxHeldBytes(t *testing.T) {
 		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 3, Delayed: 7}); got != want {
 			t.Errorf("%+v, want %+v", got, want)
 		}
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		if runs != 20 {
 			t.Errorf("%d runs, want 20", runs)
 		}

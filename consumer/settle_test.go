@@ -31,13 +31,11 @@ func TestFailedAckIsRepeatedWithBackoff(t *testing.T) {
 		broker := newTap(memory.Options{Lease: 5 * time.Second,
 			Fault: on(memory.Settle, failures, memory.Fault{Err: errors.New("i/o timeout")})})
 		publish(t, broker, "orders", "one")
-		var seen recorder
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{&seen}
+		seen := record(&cfg)
 		var runs atomic.Int32
 		w := start(t, broker, cfg, counting(&runs))
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		acks := broker.of("ack")
 		if len(acks) != failures+1 || runs.Load() != 1 {
 			t.Fatalf("%d acks and %d runs, want %d and 1", len(acks), runs.Load(), failures+1)
@@ -110,13 +108,12 @@ func TestErrorsNameTheirOperation(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			broker := memory.New(memory.Options{Lease: time.Hour, Fault: on(memory.Settle, 1, memory.Fault{Err: errors.New("i/o timeout")})})
 			publish(t, broker, "orders", "one", "two")
-			var seen recorder
 			cfg := quiet()
-			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Hour, 2)
+			seen := record(&cfg)
+			cfg.Retry = every(time.Hour, 2)
 			cfg.Concurrency, cfg.HoldLimit, cfg.DrainTimeout = 1, -1, time.Minute
 			w := start(t, broker, cfg, orders(handle))
-			time.Sleep(30 * time.Second)
-			w.mustShutdown()
+			w.stopAfter(30 * time.Second)
 			failed := seen.of(consumer.EventError)
 			if len(failed) == 0 || failed[0].Operation != want {
 				t.Errorf("errors %+v, want the first to be of %q", failed, want)
@@ -132,8 +129,7 @@ func TestUnknownOutcomeOfAnAck(t *testing.T) {
 			publish(t, broker, "orders", "one")
 			var runs atomic.Int32
 			w := start(t, broker, quiet(), counting(&runs))
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			if acks := broker.of("ack"); len(acks) != 2 || runs.Load() != 1 {
 				t.Errorf("done %v: %d acks and %d runs, want a second ack and no second run", done, len(acks), runs.Load())
 			}
@@ -158,8 +154,7 @@ func TestUnknownOutcomeOfARetryLosesNothing(t *testing.T) {
 				d.write("run")
 				return errBusy
 			}))
-			time.Sleep(10 * time.Minute)
-			w.mustShutdown()
+			w.stopAfter(10 * time.Minute)
 			want := 2
 			if fault.Duplicate {
 				want = 3
@@ -180,13 +175,11 @@ func TestFinalSettleErrorsAreNotRepeated(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			broker := newTap(memory.Options{Lease: time.Hour, Fault: on(memory.Settle, 1, memory.Fault{Err: fmt.Errorf("adapter: %w", final)})})
 			publish(t, broker, "orders", "one")
-			var seen recorder
 			cfg := quiet()
-			cfg.Observers = []consumer.Observer{&seen}
+			seen := record(&cfg)
 			var runs atomic.Int32
 			w := start(t, broker, cfg, counting(&runs))
-			time.Sleep(10 * time.Minute)
-			w.mustShutdown()
+			w.stopAfter(10 * time.Minute)
 			if acks := broker.of("ack"); len(acks) != 1 || runs.Load() != 1 {
 				t.Errorf("%v: %d acks and %d runs, want 1 and 1", final, len(acks), runs.Load())
 			}
@@ -225,8 +218,7 @@ func TestPartlyFailedSettlement(t *testing.T) {
 		cfg.Concurrency, cfg.Prefetch = 1, 5
 		var runs atomic.Int32
 		w := start(t, broker, cfg, counting(&runs))
-		time.Sleep(time.Minute)
-		w.mustShutdown()
+		w.stopAfter(time.Minute)
 		settled := map[string]int{}
 		for _, c := range broker.of("ack") {
 			if !c.failed {
@@ -254,13 +246,11 @@ func TestWrongNumberOfSettleErrorsIsAnUnknownOutcome(t *testing.T) {
 				return errs
 			}
 			publish(t, broker, "orders", "one")
-			var seen recorder
 			cfg := quiet()
-			cfg.Observers = []consumer.Observer{&seen}
+			seen := record(&cfg)
 			var runs atomic.Int32
 			w := start(t, broker, cfg, counting(&runs))
-			time.Sleep(time.Minute)
-			w.mustShutdown()
+			w.stopAfter(time.Minute)
 			failed := seen.of(consumer.EventError)
 			if calls != 2 || runs.Load() != 1 || len(failed) != 1 || !errors.Is(failed[0].Err, brokers.ErrUnknownOutcome) {
 				t.Errorf("%d answers: %d calls, %d runs, errors %+v; want a repeat after an unknown outcome", len(wrong), calls, runs.Load(), failed)
@@ -283,9 +273,9 @@ func TestDeniedSettlementsStopNothingElse(t *testing.T) {
 				}
 				return memory.Fault{}
 			}})
-			var seen recorder
 			cfg := quiet()
-			cfg.Observers, cfg.Retry = []consumer.Observer{&seen}, every(time.Minute, 5)
+			seen := record(&cfg)
+			cfg.Retry = every(time.Minute, 5)
 			runs := make(map[string]int) // needs no lock: Concurrency is 1
 			cfg.Concurrency, cfg.MaxConcurrency = 1, 1
 			h := func(_ context.Context, m *brokers.Message) error {

@@ -31,17 +31,14 @@ func ignoring(d time.Duration, result error) func(*consumer.Consumer) {
 
 func TestStuckHandlerIsReportedAndKeepsItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "deaf", "deaf")
-		seen := &timeline{born: time.Now()}
+		broker := tapWith("orders", "deaf", "deaf")
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{seen}
+		seen := record(&cfg)
 		cfg.Concurrency, cfg.HandlerTimeout = 3, time.Minute
 		w := start(t, broker, cfg, ignoring(5*time.Minute, nil))
 		time.Sleep(2 * time.Minute)
 		publish(t, broker.Broker, "orders", "well")
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		seen.expect(t, consumer.EventStuck, "1m10s deaf", "1m10s deaf")
 		seen.expect(t, consumer.EventUnstuck, "5m0s deaf", "5m0s deaf")
 		seen.expect(t, consumer.EventAcked, "2m0s well", "5m0s deaf", "5m0s deaf")
@@ -61,15 +58,12 @@ func TestStuckHandlerIsReportedAndKeepsItsSlot(t *testing.T) {
 
 func TestOnlySlotIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "deaf", "well")
-		seen := &timeline{born: time.Now()}
+		broker := tapWith("orders", "deaf", "well")
 		cfg := quiet()
-		cfg.Observers = []consumer.Observer{seen}
+		seen := record(&cfg)
 		cfg.Concurrency, cfg.HandlerTimeout = 1, time.Minute
 		w := start(t, broker, cfg, ignoring(5*time.Minute, nil))
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		seen.expect(t, consumer.EventStarted, "0s deaf", "5m0s well")
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
@@ -77,11 +71,10 @@ func TestOnlySlotIsStuck(t *testing.T) {
 
 func TestDrainWithAStuckHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "deaf")
-		seen := &timeline{born: time.Now()}
+		broker := tapWith("orders", "deaf")
 		cfg := quiet()
-		cfg.Observers, cfg.DrainTimeout = []consumer.Observer{seen}, 10*time.Second
+		seen := record(&cfg)
+		cfg.DrainTimeout = 10 * time.Second
 		w := start(t, broker, cfg, ignoring(time.Hour, nil))
 		time.Sleep(time.Minute)
 		began := time.Now()
@@ -112,13 +105,11 @@ func TestDrainWithAStuckHandler(t *testing.T) {
 // Both happen at one time, on two goroutines.
 func TestHandlerReturnsAsItIsReportedStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		publish(t, broker.Broker, "orders", "deaf")
+		broker := tapWith("orders", "deaf")
 		cfg := quiet()
 		cfg.HandlerTimeout, cfg.Retry = time.Minute, every(time.Hour, 2)
 		w := start(t, broker, cfg, ignoring(70*time.Second, errBusy))
-		time.Sleep(2 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(2 * time.Minute)
 		if got := broker.Records("orders"); len(got) != 1 || got[0].Meta.Attempt != 1 {
 			t.Errorf("stored %+v, want the message with one attempt", got)
 		}
@@ -153,9 +144,9 @@ func returnsLate(t *testing.T, after time.Duration, result error) {
 	cfg.DrainTimeout, cfg.OrderByKey = 10*time.Second, true
 	cfg.Retry = every(time.Hour, 2)
 	given := after > 10*time.Second+500*time.Millisecond
-	var seen recorder
+	seen := new(recorder)
 	if given { // otherwise its lock would hide a race
-		cfg.Observers = []consumer.Observer{&seen}
+		seen = record(&cfg)
 	}
 	w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
 		if m.ID == "well" {

@@ -54,6 +54,11 @@ func newTap(options memory.Options) *tap {
 	return &tap{Broker: memory.New(options), born: time.Now()}
 }
 
+// tapWith returns a tap that has a message in topic for each body.
+func tapWith(topic string, bodies ...string) *tap {
+	return &tap{Broker: brokerWith(topic, bodies...), born: time.Now()}
+}
+
 func (b *tap) note(c call) {
 	c.at = time.Since(b.born)
 	b.mu.Lock()
@@ -71,6 +76,22 @@ func (b *tap) of(kinds ...string) (calls []call) {
 		}
 	}
 	return calls
+}
+
+// did returns the calls of the kinds given, in their order, such as "ack one".
+func (b *tap) did(kinds ...string) (calls []string) {
+	for _, c := range b.of(kinds...) {
+		calls = append(calls, c.what+" "+c.body)
+	}
+	return calls
+}
+
+// settled compares the settlements with lines such as "ack one".
+func (b *tap) settled(t *testing.T, want ...string) {
+	t.Helper()
+	if got := b.did("ack", "retry", "release"); !slices.Equal(got, want) {
+		t.Errorf("settled %q, want %q", got, want)
+	}
 }
 
 // paused returns the topics that the source was last told to pause.
@@ -231,6 +252,17 @@ func oneDeadLetter(t *testing.T, broker *memory.Broker, topic string) dlq.Entry 
 	return entries[0]
 }
 
+// holds compares what a topic holds.
+func holds(t *testing.T, broker interface {
+	Stats(string) memory.Stats
+}, topic string, want memory.Stats,
+) {
+	t.Helper()
+	if got := broker.Stats(topic); got != want {
+		t.Errorf("%q holds %+v, want %+v", topic, got, want)
+	}
+}
+
 // empty fails the test if topic still holds messages.
 func empty(t *testing.T, broker *memory.Broker, topics ...string) {
 	t.Helper()
@@ -241,18 +273,12 @@ func empty(t *testing.T, broker *memory.Broker, topics ...string) {
 	}
 }
 
-// timeline is a recorder that tells when which message had an event.
-type timeline struct {
-	recorder
-	born time.Time
-}
-
-// expect compares the events of kind with lines such as "1s one".
-func (l *timeline) expect(t *testing.T, kind consumer.EventKind, want ...string) {
+// expect compares the events of a kind with lines such as "1s one".
+func (r *recorder) expect(t *testing.T, kind consumer.EventKind, want ...string) {
 	t.Helper()
 	var got []string
-	for _, e := range l.of(kind) {
-		got = append(got, fmt.Sprintf("%v %s", e.Time.Sub(l.born), e.Message.Body))
+	for _, e := range r.of(kind) {
+		got = append(got, fmt.Sprintf("%v %s", e.Time.Sub(r.born), e.Message.Body))
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: got  %q\nwant %q", kind, got, want)

@@ -28,8 +28,7 @@ func TestTimeoutReachesDerivedContexts(t *testing.T) {
 		},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			broker := memory.New(memory.Options{})
-			publish(t, broker, "orders", "one")
+			broker := brokerWith("orders", "one")
 			began := time.Now()
 			cfg := quiet()
 			cfg.HandlerTimeout = time.Minute
@@ -49,8 +48,7 @@ func TestTimeoutReachesDerivedContexts(t *testing.T) {
 				}
 				return child.Err()
 			}))
-			time.Sleep(10 * time.Minute)
-			w.mustShutdown()
+			w.stopAfter(10 * time.Minute)
 			empty(t, broker, "orders", "orders.dead")
 		})
 	}
@@ -58,8 +56,7 @@ func TestTimeoutReachesDerivedContexts(t *testing.T) {
 
 func TestContextEndsWithTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publish(t, broker, "orders", "one")
+		broker := brokerWith("orders", "one")
 		var kept, child context.Context
 		var cancel context.CancelFunc
 		var after atomic.Bool
@@ -108,8 +105,7 @@ func TestEachHandlerHasItsOwnTime(t *testing.T) {
 		publish(t, broker, "quick", "20s") // has a deadline before the timer fires
 		time.Sleep(60 * time.Second)
 		publish(t, broker, "orders", "2m0s")
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		d.expect(t, "50s 50s finished", "1m54s 59s finished", "2m5s 20s timed out", "3m55s 2m0s timed out")
 	})
 }

@@ -203,8 +203,7 @@ func TestLetterThatWaitedIsTheSame(t *testing.T) {
 	atOnce := func(t *testing.T, broker *mortal, cfg consumer.Config, register func(*consumer.Consumer), open *atomic.Bool) {
 		open.Store(true)
 		w := start(t, broker, cfg, register)
-		time.Sleep(outage)
-		w.mustShutdown()
+		w.stopAfter(outage)
 	}
 	crowd := func(t *testing.T, broker *mortal, cfg *consumer.Config) { // takes the room of dead letters that wait in the worker
 		cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = 1, -1, 1
@@ -261,16 +260,14 @@ func TestLetterThatWaitedIsTheSame(t *testing.T) {
 					w := start(t, broker, cfg, register)
 					time.Sleep(outage)
 					open.Store(true)
-					time.Sleep(outage)
-					w.mustShutdown()
+					w.stopAfter(outage)
 				},
 				"over restarts": func(t *testing.T, broker *mortal, cfg consumer.Config, register func(*consumer.Consumer), open *atomic.Bool) {
 					for n := range 4 {
 						cfg.Instance, cfg.DrainTimeout = fmt.Sprint("worker-", n+1), time.Second
 						open.Store(n == 3)
 						w := start(t, broker, cfg, register)
-						time.Sleep(outage)
-						w.mustShutdown()
+						w.stopAfter(outage)
 					}
 				},
 				"while a worker is killed": func(t *testing.T, broker *mortal, cfg consumer.Config, register func(*consumer.Consumer), open *atomic.Bool) {
@@ -288,8 +285,7 @@ func TestLetterThatWaitedIsTheSame(t *testing.T) {
 					w = start(t, broker, cfg, register)
 					time.Sleep(outage)
 					open.Store(true)
-					time.Sleep(outage)
-					w.mustShutdown()
+					w.stopAfter(outage)
 				},
 			} {
 				t.Run(how, func(t *testing.T) {
@@ -410,8 +406,7 @@ func TestLettersOutlastTheirLease(t *testing.T) {
 		w := start(t, broker, quiet(), poisonous(&runs))
 		time.Sleep(6 * time.Hour)
 		open.Store(true)
-		time.Sleep(10 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(10 * time.Minute)
 		letters := deadLetters(t, broker.Broker, "orders")
 		for _, l := range letters {
 			if l.Meta.Attempt != 1 || l.ErrorText != "no such article" || l.Abandoned != 0 {
@@ -478,8 +473,7 @@ func TestDeathThatTheBrokerRefusesIsShortened(t *testing.T) {
 			}))
 			time.Sleep(10 * time.Minute)
 			open.Store(true)
-			time.Sleep(20 * time.Minute)
-			w.mustShutdown()
+			w.stopAfter(20 * time.Minute)
 			letters := deadLetters(t, broker.Broker, "orders")
 			cut := 0
 			for _, l := range letters {
@@ -515,8 +509,7 @@ func TestReceiptOfALetterThatWaited(t *testing.T) {
 		w := start(t, broker, cfg, poisonous(&runs))
 		time.Sleep(10 * time.Minute)
 		open.Store(true)
-		time.Sleep(20 * time.Minute)
-		w.mustShutdown()
+		w.stopAfter(20 * time.Minute)
 		if !slices.ContainsFunc(broker.of("retry"), func(c call) bool { return c.id == "m-1" && c.meta.Death != nil }) {
 			t.Error("it has not waited in its queue: this tests nothing")
 		}
@@ -545,13 +538,11 @@ func TestDeathsOfEarlierVersions(t *testing.T) {
 		"for a reason": {brokers.Meta{Attempt: 10, Class: "transient", History: []brokers.Failure{{Attempt: 3}}}, "exhausted", "it had to be dead-lettered before"},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			broker := newTap(memory.Options{})
-			publish(t, broker.Broker, "orders", "one")
+			broker := tapWith("orders", "one")
 			broker.deliver = func(d *brokers.Delivery) { d.Carried = &test.meta }
 			var runs atomic.Int32
 			w := start(t, broker, quiet(), poisonous(&runs))
-			synctest.Wait()
-			w.mustShutdown()
+			w.stopAfter(0)
 			letter := oneDeadLetter(t, broker.Broker, "orders")
 			if runs.Load() != 0 || letter.Reason != test.reason || !strings.Contains(letter.ErrorText, test.text) {
 				t.Errorf("after %d runs %s: %q", runs.Load(), letter.Reason, letter.ErrorText)
@@ -580,8 +571,7 @@ func TestAttackForgedDeath(t *testing.T) {
 			handled[string(m.Body)]++
 			return nil
 		}))
-		synctest.Wait()
-		w.mustShutdown()
+		w.stopAfter(0)
 		if handled["forged"] != 1 || handled["good"] != 1 {
 			t.Errorf("handled %v, want each once", handled)
 		}
