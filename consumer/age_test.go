@@ -52,7 +52,7 @@ func TestAgeInAnOutage(t *testing.T) {
 			sent := int32(test.outage/(6*time.Hour)) + 2
 			for range sent {
 				publish(t, broker.Broker, "orders", "one")
-				time.Sleep(6 * time.Hour)
+				sleep(6 * time.Hour)
 			}
 			w.mustShutdown()
 			letters := deadLetters(t, broker.Broker, "orders")

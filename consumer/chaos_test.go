@@ -92,7 +92,7 @@ func (c *chaos) fault(ctx context.Context) error {
 	case 7:
 		return errors.New("no such column")
 	case 8:
-		time.Sleep(c.upTo(time.Minute)) // it may ignore its context
+		sleep(c.upTo(time.Minute)) // it may ignore its context
 	}
 	return unavailable()
 }
@@ -152,7 +152,7 @@ func runChaos(t *testing.T, seed uint64) {
 			}
 		}
 		sent = append(sent, m.ID)
-		time.Sleep(c.upTo(time.Second))
+		sleep(c.upTo(time.Second))
 		switch i % 200 {
 		case 0: // how bad the next while is
 			c.mu.Lock()

@@ -32,9 +32,7 @@ func TestDrainStopsReceivingAndGivesBackWhatWaits(t *testing.T) {
 		time.Sleep(time.Second)
 		w.stop()
 		synctest.Wait()
-		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 2, InFlight: 1}); got != want {
-			t.Errorf("at once after the stop: %+v, want %+v", got, want)
-		}
+		holds(t, broker, "orders", memory.Stats{Ready: 2, InFlight: 1})
 		publish(t, broker.Broker, "orders", "later")
 		if err := <-w.done; err != nil {
 			t.Errorf("Run = %v", err)
@@ -45,47 +43,42 @@ func TestDrainStopsReceivingAndGivesBackWhatWaits(t *testing.T) {
 				t.Errorf("%s was given back as %+v, want it unchanged", r.Message.Body, r)
 			}
 		}
-		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 3}); got != want {
-			t.Errorf("after Run: %+v, want %+v", got, want)
-		}
+		holds(t, broker, "orders", memory.Stats{Ready: 3})
 	})
 }
 
+// A held retry, and a message that arrived early and was never run, go back with the
+// rest of their delay.
 func TestDrainGivesHeldRetriesToTheBroker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := tapWith("orders", "one")
-		began := time.Now()
-		cfg := quiet()
-		cfg.HoldLimit, cfg.Retry = time.Minute, every(time.Minute, 3)
-		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return errBusy }))
-		w.stopAfter(20 * time.Second)
-		if took := time.Since(began); took != 20*time.Second {
-			t.Errorf("the drain took %v, want no time", took-20*time.Second)
-		}
-		calls := broker.of("retry")
-		if len(calls) != 1 || calls[0].delay != 40*time.Second || calls[0].meta.Attempt != 1 || !calls[0].meta.DueAt.Equal(began.Add(time.Minute)) {
-			t.Errorf("retries %+v, want one with the remaining 40s", calls)
-		}
-	})
-}
-
-// What arrived early and was never run goes back with the rest of its delay.
-func TestDrainReschedulesEarlyArrivals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{})
-		due := time.Now().Add(time.Minute)
-		broker.deliver = func(d *brokers.Delivery) { d.Carried = &brokers.Meta{DueAt: due, Attempt: 2} }
-		publish(t, broker.Broker, "orders", "one")
-		cfg := quiet()
-		cfg.HoldLimit = time.Hour
-		var runs atomic.Int32
-		w := start(t, broker, cfg, counting(&runs))
-		w.stopAfter(20 * time.Second)
-		calls := broker.of("ack", "retry", "release")
-		if len(calls) != 1 || calls[0].what != "retry" || calls[0].delay != 40*time.Second || calls[0].meta.Attempt != 2 || runs.Load() != 0 {
-			t.Errorf("%d runs and the settlements %+v, want one retry with the remaining 40s", runs.Load(), calls)
-		}
-	})
+	for name, early := range map[string]bool{"a failure": false, "an early arrival": true} {
+		bubble(t, name, func(t *testing.T) {
+			broker := newTap(memory.Options{})
+			due, attempt, runs := time.Now().Add(time.Minute), 1, int32(1)
+			if early {
+				attempt, runs = 2, 0
+				broker.deliver = func(d *brokers.Delivery) { d.Carried = &brokers.Meta{DueAt: due, Attempt: attempt} }
+			}
+			publish(t, broker.Broker, "orders", "one")
+			cfg := quiet()
+			cfg.HoldLimit, cfg.Retry = time.Hour, every(time.Minute, 3)
+			var ran atomic.Int32
+			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+				ran.Add(1)
+				return errBusy
+			}))
+			w.stopAfter(20 * time.Second)
+			if took := time.Until(due); took != 40*time.Second {
+				t.Errorf("the drain took %v, want no time", 40*time.Second-took)
+			}
+			if ran.Load() != runs {
+				t.Errorf("%d runs, want %d", ran.Load(), runs)
+			}
+			broker.settled(t, "retry one")
+			if back := broker.of("retry")[0]; back.delay != 40*time.Second || back.meta.Attempt != attempt || !back.meta.DueAt.Equal(due) {
+				t.Errorf("given back as %+v, want it with the remaining 40s", back)
+			}
+		})
+	}
 }
 
 // An attempt that failed in this process stays counted when the next one is
@@ -129,9 +122,9 @@ func TestInterruptedHandlerIsReleasedUncounted(t *testing.T) {
 				return fmt.Errorf("charge: %w", ctx.Err())
 			}))
 			w.stopAfter(time.Minute)
-			calls := broker.of("ack", "retry", "release")
-			if len(calls) != 1 || calls[0].what != "release" || calls[0].at != time.Minute+max(timeout, 0) {
-				t.Errorf("DrainTimeout %v: settlements %+v, want a release at once", timeout, calls)
+			broker.settled(t, "release one")
+			if at := broker.of("release")[0].at; at != time.Minute+max(timeout, 0) {
+				t.Errorf("DrainTimeout %v: released after %v, want at once", timeout, at)
 			}
 			failed := seen.of(consumer.EventFailed)
 			if len(failed) != 1 || failed[0].Verdict.Class != classify.ClassShutdown || failed[0].Decision.Counted {
@@ -161,104 +154,56 @@ func TestPoisonFoundDuringTheDrainIsDeadLettered(t *testing.T) {
 	})
 }
 
-func TestDeadLettersThatCannotBePublishedAreGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Publish && op.Topic == "orders.dead" {
-				return memory.Fault{Err: errors.New("connection refused")}
+// No fault of the broker keeps a drain for longer than its time, and no message is lost.
+func TestDrainOnAFaultyBroker(t *testing.T) {
+	permanent := classify.Permanent(errors.New("no such article"))
+	retrying := func(op memory.Op) bool { return op.Operation == memory.Settle && op.Action == brokers.Retry }
+	settling := func(op memory.Op) bool { return op.Operation == memory.Settle }
+	for name, tt := range map[string]struct {
+		options memory.Options
+		result  error
+		err     string // of Run
+		left    int    // in the topic
+		dead    int
+	}{
+		"dead letters are refused": {with(memory.Fault{Err: errors.New("connection refused")}, deadLettering), permanent, "", 2, 0},
+		"dead letters hang":        {with(memory.Fault{Latency: time.Hour}, deadLettering), permanent, "2 settlements", 2, 0},
+		"settlements fail":         {with(memory.Fault{Err: errors.New("i/o timeout")}, settling), nil, "2 settlements", 2, 0},
+		"retries are refused":      {with(memory.Fault{Err: brokers.ErrRefused}, retrying), errBusy, "", 0, 2},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			broker := newTap(tt.options)
+			publish(t, broker.Broker, "orders", "one", "two")
+			cfg := quiet()
+			cfg.DrainTimeout, cfg.HoldLimit, cfg.Retry = 10*time.Second, time.Hour, every(time.Minute, 3)
+			var runs atomic.Int32
+			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+				runs.Add(1)
+				return tt.result
+			}))
+			time.Sleep(30 * time.Second)
+			began := time.Now()
+			err := w.shutdown()
+			if took := time.Since(began); took > 11*time.Second {
+				t.Errorf("the drain took %v, want 11s at most", took)
 			}
-			return memory.Fault{}
-		}})
-		publish(t, broker.Broker, "orders", "one", "two")
-		cfg := quiet()
-		cfg.DrainTimeout = 10 * time.Second
-		var runs atomic.Int32
-		w := start(t, broker, cfg, poisonous(&runs))
-		time.Sleep(time.Minute)
-		began := time.Now()
-		w.mustShutdown()
-		if took := time.Since(began); took > 11*time.Second {
-			t.Errorf("the drain took %v, want 11s at most", took)
-		}
-		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 2}); got != want || runs.Load() != 2 {
-			t.Errorf("after Run: %+v after %d runs, want %+v and no second run", got, runs.Load(), want)
-		}
-		for _, r := range broker.Records("orders") {
-			if r.Abandoned != 0 || r.Meta.Death == nil || r.Meta.Death.Attempt != 1 || r.Meta.Death.Reason != "poison" || r.Meta.Death.ErrorText != "no such article" {
-				t.Errorf("given back as %+v, want its attempt counted, and its Death", r)
+			if errors.Is(err, consumer.ErrUnclean) != (tt.err != "") || !strings.Contains(fmt.Sprint(err), tt.err) {
+				t.Errorf("Run = %v, want ErrUnclean that tells of %q", err, tt.err)
 			}
-		}
-	})
-}
-
-// A publish that gets no answer must not keep Run.
-func TestDrainWhileADeadLetterHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Publish && op.Topic == "orders.dead" {
-				return memory.Fault{Latency: time.Hour}
+			if runs.Load() != 2 {
+				t.Errorf("%d runs, want no second one", runs.Load())
 			}
-			return memory.Fault{}
-		}})
-		publish(t, broker.Broker, "orders", "one")
-		cfg := quiet()
-		cfg.DrainTimeout = 10 * time.Second
-		var runs atomic.Int32
-		w := start(t, broker, cfg, poisonous(&runs))
-		synctest.Wait()
-		began := time.Now()
-		err := w.shutdown()
-		if took := time.Since(began); took > 11*time.Second {
-			t.Errorf("the drain took %v, want 11s at most", took)
-		}
-		if !errors.Is(err, consumer.ErrUnclean) {
-			t.Errorf("Run = %v, want ErrUnclean: the dead letter is not confirmed", err)
-		}
-		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 1}); got != want {
-			t.Errorf("after Run: %+v, want %+v", got, want)
-		}
-	})
-}
-
-func TestDrainReportsUnconfirmedSettlements(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{Fault: on(memory.Settle, 1000, memory.Fault{Err: errors.New("i/o timeout")})})
-		publish(t, broker.Broker, "orders", "one", "two")
-		cfg := quiet()
-		cfg.DrainTimeout = 10 * time.Second
-		var runs atomic.Int32
-		w := start(t, broker, cfg, counting(&runs))
-		synctest.Wait()
-		began := time.Now()
-		err := w.shutdown()
-		if took := time.Since(began); took > 11*time.Second {
-			t.Errorf("the drain took %v, want 11s at most", took)
-		}
-		if !errors.Is(err, consumer.ErrUnclean) || !strings.Contains(err.Error(), "2 settlements") {
-			t.Errorf("Run = %v, want ErrUnclean that counts 2 settlements", err)
-		}
-	})
-}
-
-// A retry that the broker refuses while the worker drains is dead-lettered.
-func TestRetryRefusedDuringTheDrain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Settle && op.Action == brokers.Retry {
-				return memory.Fault{Err: brokers.ErrRefused}
+			holds(t, broker, "orders", memory.Stats{Ready: tt.left})
+			if n := broker.Len("orders.dead"); n != tt.dead {
+				t.Errorf("%d dead letters, want %d", n, tt.dead)
 			}
-			return memory.Fault{}
-		}})
-		publish(t, broker.Broker, "orders", "one", "two")
-		cfg := quiet()
-		cfg.HoldLimit, cfg.Retry = time.Hour, every(time.Minute, 3)
-		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { return errBusy }))
-		w.stopAfter(0)
-		if n := broker.Len("orders.dead"); n != 2 {
-			t.Errorf("%d dead letters, want 2", n)
-		}
-		empty(t, broker.Broker, "orders")
-	})
+			for _, r := range broker.Records("orders") {
+				if name == "dead letters are refused" && (r.Abandoned != 0 || r.Meta.Death == nil || r.Meta.Death.Attempt != 1 || r.Meta.Death.ErrorText != "no such article") {
+					t.Errorf("given back as %+v, want its attempt counted, and its Death", r)
+				}
+			}
+		})
+	}
 }
 
 func TestRandomDrains(t *testing.T) {

@@ -120,41 +120,6 @@ func TestGoexit(t *testing.T) {
 	})
 }
 
-// A handler that never returns keeps its slot, is reported, and does not keep
-// the worker from stopping; its message is given back, and what it returns
-// later changes nothing.
-func TestHandlerThatNeverReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := brokerWith("orders", "one")
-		cfg := quiet()
-		cfg.HandlerTimeout = time.Minute
-		seen := record(&cfg)
-		release := make(chan struct{})
-		w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error { <-release; return nil }))
-		time.Sleep(time.Hour)
-		if n := len(seen.of(consumer.EventStuck)); n != 1 {
-			t.Errorf("reported as stuck %d times in an hour, want once", n)
-		}
-		began := time.Now()
-		err := w.shutdown()
-		if !errors.Is(err, consumer.ErrUnclean) || !strings.Contains(err.Error(), `the handler of "orders" ignores its context`) {
-			t.Errorf("Run = %v, want ErrUnclean that names the topic", err)
-		}
-		if took := time.Since(began); took > 32*time.Second {
-			t.Errorf("the stop took %v, want DrainTimeout and a little", took)
-		}
-		want := memory.Stats{Ready: 1}
-		if got := broker.Stats("orders"); got != want {
-			t.Errorf("after the stop %+v, want the message given back", got)
-		}
-		close(release)
-		synctest.Wait()
-		if got := broker.Stats("orders"); got != want {
-			t.Errorf("after the handler's return %+v, want the message untouched", got)
-		}
-	})
-}
-
 // standsStill is an observer that keeps a run from its handler, as a machine does
 // that has no processor for it.
 type standsStill chan struct{}
@@ -179,8 +144,9 @@ func TestNothingStartsAfterItWasGivenBack(t *testing.T) {
 		}
 		close(stand)
 		synctest.Wait()
-		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 1}); got != want || runs.Load() != 0 {
-			t.Errorf("%d runs, and %+v, want none, and the message given back", runs.Load(), got)
+		holds(t, broker, "orders", memory.Stats{Ready: 1})
+		if runs.Load() != 0 {
+			t.Errorf("%d runs, want none", runs.Load())
 		}
 	})
 }

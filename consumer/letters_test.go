@@ -369,12 +369,7 @@ func TestDiscardAcksAndSaysSo(t *testing.T) {
 func TestRetryRefusedByTheBrokerIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusal := fmt.Errorf("message of 300 KiB: %w", brokers.ErrRefused)
-		broker := memory.New(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Settle && op.Action == brokers.Retry {
-				return memory.Fault{Err: refusal}
-			}
-			return memory.Fault{}
-		}})
+		broker := memory.New(with(memory.Fault{Err: refusal}, func(op memory.Op) bool { return op.Operation == memory.Settle && op.Action == brokers.Retry }))
 		publish(t, broker, "orders", "one")
 		cfg := quiet()
 		cfg.Retry = every(time.Minute, 5)
@@ -423,12 +418,9 @@ func TestDeadLetterOfALostLeaseIsNotPublished(t *testing.T) {
 func TestDeadLettersThatWaitLeaveRoomForOtherTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Publish && op.Topic == "orders.dead" && time.Since(began) < 10*time.Minute {
-				return memory.Fault{Err: errors.New("connection refused")}
-			}
-			return memory.Fault{}
-		}})
+		broker := newTap(with(memory.Fault{Err: errors.New("connection refused")}, func(op memory.Op) bool {
+			return op.Operation == memory.Publish && op.Topic == "orders.dead" && time.Since(began) < 10*time.Minute
+		}))
 		for range 100 {
 			publish(t, broker.Broker, "orders", "poison")
 		}

@@ -62,62 +62,41 @@ func (d *diary) sorted() *diary {
 	return d
 }
 
+// Each message takes a second. The first run of "a-1" fails where it is retried, after
+// ten seconds.
 func TestByKeyRunsOneOfAKeyAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publishKeyed(t, broker, "a-1", "a-2", "b-1", "a-3", "b-2")
-		cfg := quiet()
-		cfg.OrderByKey = true
-		d := newDiary()
-		w := start(t, broker, cfg, failingOnce(d))
-		w.stopAfter(time.Minute)
-		d.sorted().expect(t, "0s a-1", "0s b-1", "1s a-2", "1s b-2", "2s a-3")
-		empty(t, broker, "orders")
-	})
-}
-
-func TestUnorderedAndKeylessMessagesRunInParallel(t *testing.T) {
-	for byKey, names := range map[bool][]string{
-		false: {"a-1", "a-2", "a-3"}, true: {"-1", "-2", "-3"},
+	for name, tt := range map[string]struct {
+		names  string
+		config func(*consumer.Config)
+		want   string
+	}{
+		"one of a key": {"a-1 a-2 b-1 a-3 b-2", func(c *consumer.Config) { c.OrderByKey = true },
+			"0s a-1, 0s b-1, 1s a-2, 1s b-2, 2s a-3"},
+		"without an order": {"a-1 a-2 a-3", func(*consumer.Config) {}, "0s a-1, 0s a-2, 0s a-3"},
+		"without keys":     {"-1 -2 -3", func(c *consumer.Config) { c.OrderByKey = true }, "0s -1, 0s -2, 0s -3"},
+		"a held retry holds its key alone": {"a-1 a-2 b-1 b-2", func(c *consumer.Config) {
+			c.OrderByKey, c.HoldLimit, c.Retry = true, time.Minute, every(10*time.Second, 3)
+		}, "0s a-1, 0s b-1, 1s b-2, 11s a-1, 12s a-2"},
+		"later ones overtake a retry through the broker": {"a-1 a-2 a-3", func(c *consumer.Config) {
+			c.OrderByKey, c.Retry = true, every(10*time.Second, 3)
+		}, "0s a-1, 1s a-2, 2s a-3, 11s a-1"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, name, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
-			publishKeyed(t, broker, names...)
+			publishKeyed(t, broker, strings.Fields(tt.names)...)
 			cfg := quiet()
-			cfg.OrderByKey = byKey
+			tt.config(&cfg)
+			var failing []string
+			if cfg.Retry.MaxAttempts > 0 {
+				failing = []string{"a-1"}
+			}
 			d := newDiary()
-			w := start(t, broker, cfg, failingOnce(d))
+			w := start(t, broker, cfg, failingOnce(d, failing...))
 			w.stopAfter(time.Minute)
-			d.sorted().expect(t, "0s "+names[0], "0s "+names[1], "0s "+names[2])
+			d.sorted().expect(t, strings.Split(tt.want, ", ")...)
+			empty(t, broker, "orders")
 		})
 	}
-}
-
-func TestHeldRetryHoldsItsKeyAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publishKeyed(t, broker, "a-1", "a-2", "b-1", "b-2")
-		cfg := quiet()
-		cfg.OrderByKey, cfg.HoldLimit, cfg.Retry = true, time.Minute, every(10*time.Second, 3)
-		d := newDiary()
-		w := start(t, broker, cfg, failingOnce(d, "a-1"))
-		w.stopAfter(time.Minute)
-		d.sorted().expect(t, "0s a-1", "0s b-1", "1s b-2", "11s a-1", "12s a-2")
-	})
-}
-
-func TestRetryThroughTheBrokerLetsLaterOnesOvertake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		publishKeyed(t, broker, "a-1", "a-2", "a-3")
-		cfg := quiet()
-		cfg.OrderByKey, cfg.Retry = true, every(10*time.Second, 3)
-		d := newDiary()
-		w := start(t, broker, cfg, failingOnce(d, "a-1"))
-		w.stopAfter(time.Minute)
-		d.expect(t, "0s a-1", "1s a-2", "2s a-3", "11s a-1")
-		empty(t, broker, "orders")
-	})
 }
 
 func TestOrderedSourceKeepsTheOrderOverRetries(t *testing.T) {
@@ -129,12 +108,8 @@ func TestOrderedSourceKeepsTheOrderOverRetries(t *testing.T) {
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d, "a-1"))
 		time.Sleep(2 * time.Second)
-		var released []string
-		for _, c := range broker.of("release") {
-			released = append(released, c.id)
-		}
-		if want := []string{"a-2", "a-3"}; !slices.Equal(released, want) {
-			t.Errorf("released %q, want %q in this order", released, want)
+		if got, want := broker.did("release"), []string{"release a-2", "release a-3"}; !slices.Equal(got, want) {
+			t.Errorf("released %q, want %q in this order", got, want)
 		}
 		w.stopAfter(time.Minute)
 		d.sorted().expect(t, "0s -1", "0s a-1", "0s b-1", "11s a-1", "12s a-2", "13s a-3")
@@ -213,12 +188,8 @@ func TestDrainGivesBackAKeyInOrder(t *testing.T) {
 		d := newDiary()
 		w := start(t, broker, cfg, failingOnce(d))
 		w.stopAfter(0)
-		var released []string
-		for _, c := range broker.of("release") {
-			released = append(released, c.id)
-		}
-		if want := []string{"b-1", "b-2", "a-2", "a-3"}; !slices.Equal(released, want) {
-			t.Errorf("released %q, want %q", released, want)
+		if got, want := broker.did("release"), []string{"release b-1", "release b-2", "release a-2", "release a-3"}; !slices.Equal(got, want) {
+			t.Errorf("released %q, want %q", got, want)
 		}
 		d.expect(t, "0s a-1")
 	})

@@ -83,6 +83,9 @@ func (w *worker) stopAfter(d time.Duration) {
 	w.mustShutdown()
 }
 
+// sleep lets time pass, which is that of the bubble.
+func sleep(d time.Duration) { time.Sleep(d) }
+
 func publish(t *testing.T, broker brokers.Broker, topic string, bodies ...string) {
 	t.Helper()
 	for _, body := range bodies {

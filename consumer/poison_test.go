@@ -72,12 +72,12 @@ func TestPoison(t *testing.T) {
 			}))
 			total := 0
 			for _, s := range tt.sent {
-				time.Sleep(time.Until(began.Add(s.at)))
+				sleep(time.Until(began.Add(s.at)))
 				publish(t, broker, "orders", s.bodies...)
 				total += len(s.bodies)
 			}
 			for _, d := range tt.dead {
-				time.Sleep(time.Until(began.Add(d.at + time.Millisecond)))
+				sleep(time.Until(began.Add(d.at + time.Millisecond)))
 				if n := broker.Len("orders.dead"); n < d.least || n > d.most {
 					t.Errorf("%d dead after %v, want %d to %d", n, d.at, d.least, d.most)
 				}
@@ -119,7 +119,7 @@ func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
 			want := 3
 			if succeeded {
 				publish(t, broker, "orders", "good")
-				time.Sleep(time.Minute)
+				sleep(time.Minute)
 				want = 0
 			}
 			publish(t, broker, "orders", numbered("bad", 3)...)
@@ -152,7 +152,7 @@ func TestPoisonPutAsideRunsOnce(t *testing.T) {
 			slow := runs[body] > 1
 			mu.Unlock()
 			if slow {
-				time.Sleep(10 * time.Second)
+				sleep(10 * time.Second)
 			}
 			mu.Lock()
 			under[body]--
@@ -160,9 +160,9 @@ func TestPoisonPutAsideRunsOnce(t *testing.T) {
 			return classify.Permanent(errBusy)
 		}))
 		publish(t, broker, "orders", numbered("bad", 4)...)
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		publish(t, broker, "orders", "last") // the fifth in a row
-		time.Sleep(12 * time.Second)
+		sleep(12 * time.Second)
 		mu.Lock()
 		for body, n := range runs {
 			if n != 2 {

@@ -56,12 +56,7 @@ func TestFatalReceiveErrorsEndTheRun(t *testing.T) {
 	for _, fatal := range []error{brokers.ErrMisconfigured, brokers.ErrClosed} {
 		synctest.Test(t, func(t *testing.T) {
 			var calls atomic.Int32
-			broker := memory.New(memory.Options{Fault: func(op memory.Op) memory.Fault {
-				if op.Operation == memory.Receive && calls.Add(1) == 2 {
-					return memory.Fault{Err: fatal, Latency: time.Second}
-				}
-				return memory.Fault{}
-			}})
+			broker := memory.New(with(memory.Fault{Err: fatal, Latency: time.Second}, func(op memory.Op) bool { return op.Operation == memory.Receive && calls.Add(1) == 2 }))
 			publish(t, broker, "orders", "one")
 			finished := false
 			w := start(t, broker, quiet(), orders(func(ctx context.Context, _ *brokers.Message) error {

@@ -81,12 +81,9 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 func TestDeadLettersThatFindNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Publish && op.Topic == "orders.dead" && time.Since(began) < time.Hour {
-				return memory.Fault{Err: errors.New("connection refused")}
-			}
-			return memory.Fault{}
-		}})
+		broker := newTap(with(memory.Fault{Err: errors.New("connection refused")}, func(op memory.Op) bool {
+			return op.Operation == memory.Publish && op.Topic == "orders.dead" && time.Since(began) < time.Hour
+		}))
 		var mu sync.Mutex
 		poison, good := 0, 0
 		cfg := quiet()
@@ -157,9 +154,7 @@ func TestMaxHeldBytes(t *testing.T) {
 			c.Handle("mails", func(context.Context, *brokers.Message) error { return nil })
 		})
 		time.Sleep(time.Second)
-		if got, want := broker.Stats("orders"), (memory.Stats{InFlight: 3, Delayed: 7}); got != want {
-			t.Errorf("%+v, want %+v", got, want)
-		}
+		holds(t, broker, "orders", memory.Stats{InFlight: 3, Delayed: 7})
 		w.stopAfter(10 * time.Minute)
 		if runs != 20 {
 			t.Errorf("%d runs, want 20", runs)

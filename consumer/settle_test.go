@@ -65,12 +65,7 @@ func TestFailedAckIsRepeatedWithBackoff(t *testing.T) {
 func TestSettlementsBackOffAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Settle && down.Load() {
-				return memory.Fault{Err: errors.New("i/o timeout")}
-			}
-			return memory.Fault{}
-		}})
+		broker := newTap(with(memory.Fault{Err: errors.New("i/o timeout")}, func(op memory.Op) bool { return op.Operation == memory.Settle && down.Load() }))
 		var runs atomic.Int32
 		w := start(t, broker, quiet(), counting(&runs))
 		// outage returns the gaps between the acks of a message in an outage.
@@ -319,12 +314,7 @@ func TestDeniedSettlementsStopNothingElse(t *testing.T) {
 
 func TestSlowRetryDoesNotDelayAcks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Settle && op.Action == brokers.Retry {
-				return memory.Fault{Latency: 20 * time.Second}
-			}
-			return memory.Fault{}
-		}})
+		broker := newTap(with(memory.Fault{Latency: 20 * time.Second}, func(op memory.Op) bool { return op.Operation == memory.Settle && op.Action == brokers.Retry }))
 		publish(t, broker, "orders", "bad", "good")
 		cfg := quiet()
 		cfg.Concurrency, cfg.Retry = 1, every(time.Hour, 5)

@@ -82,23 +82,20 @@ func TestDrainWithAStuckHandler(t *testing.T) {
 		if took := time.Since(began); took < 10*time.Second || took > 11*time.Second {
 			t.Errorf("the drain took %v, want 10s to 11s", took)
 		}
-		if !errors.Is(err, consumer.ErrUnclean) || !strings.Contains(err.Error(), `"orders"`) {
+		if !errors.Is(err, consumer.ErrUnclean) || !strings.Contains(err.Error(), `the handler of "orders" ignores its context`) {
 			t.Errorf("Run = %v, want ErrUnclean that names the topic", err)
 		}
-		if got, want := broker.Stats("orders"), (memory.Stats{Ready: 1}); got != want || broker.Records("orders")[0].Abandoned != 0 {
-			t.Errorf("after Run: %+v, want the message given back", got)
+		holds(t, broker, "orders", memory.Stats{Ready: 1})
+		if n := broker.Records("orders")[0].Abandoned; n != 0 {
+			t.Errorf("given back as abandoned %d times", n)
 		}
 		seen.expect(t, consumer.EventStuck, "1m10.5s deaf")
 		if e := seen.of(consumer.EventStuck)[0]; e.Err == nil || e.Duration != 70500*time.Millisecond {
 			t.Errorf("stuck event %+v", e)
 		}
 		time.Sleep(2 * time.Hour) // the handler returns meanwhile
-		if calls := broker.of("ack", "retry", "release"); len(calls) != 1 || calls[0].what != "release" {
-			t.Errorf("settlements %+v, want one release", calls)
-		}
-		if got := broker.Len("orders"); got != 1 {
-			t.Errorf("%d messages left after the late return, want 1", got)
-		}
+		broker.settled(t, "release deaf")
+		holds(t, broker, "orders", memory.Stats{Ready: 1})
 	})
 }
 
@@ -129,12 +126,7 @@ func TestStuckHandlerReturnsDuringTheDrain(t *testing.T) {
 }
 
 func returnsLate(t *testing.T, after time.Duration, result error) {
-	broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-		if op.Operation == memory.Settle && op.ID == "well" {
-			return memory.Fault{Err: errors.New("i/o timeout")}
-		}
-		return memory.Fault{}
-	}})
+	broker := newTap(with(memory.Fault{Err: errors.New("i/o timeout")}, func(op memory.Op) bool { return op.Operation == memory.Settle && op.ID == "well" }))
 	for _, id := range []string{"deaf", "well"} {
 		if err := broker.Broker.Publish(t.Context(), "orders", brokers.Message{ID: id, Key: id, Body: []byte(id)}); err != nil {
 			t.Fatal(err)

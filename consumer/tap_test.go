@@ -295,3 +295,18 @@ func on(operation memory.Operation, n int, fault memory.Fault) func(memory.Op) m
 		return memory.Fault{}
 	}
 }
+
+// with returns a hook that injects fault into the operations that match.
+func with(fault memory.Fault, match func(memory.Op) bool) memory.Options {
+	return memory.Options{Fault: func(op memory.Op) memory.Fault {
+		if match(op) {
+			return fault
+		}
+		return memory.Fault{}
+	}}
+}
+
+// deadLettering is what publishes to "orders.dead".
+func deadLettering(op memory.Op) bool {
+	return op.Operation == memory.Publish && op.Topic == "orders.dead"
+}

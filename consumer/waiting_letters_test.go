@@ -314,12 +314,7 @@ func TestLettersOfAHealthyTopicWaitInTheWorker(t *testing.T) {
 	for name, size := range map[string]int{"small": 10, "large": 50 << 10} {
 		bubble(t, name, func(t *testing.T) {
 			const poison = 2500
-			broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-				if op.Operation == memory.Publish && op.Topic == "orders.dead" {
-					return memory.Fault{Latency: 100 * time.Millisecond}
-				}
-				return memory.Fault{}
-			}})
+			broker := newTap(with(memory.Fault{Latency: 100 * time.Millisecond}, deadLettering))
 			body := []byte(strings.Repeat("x", size))
 			for range poison {
 				if err := broker.Broker.Publish(t.Context(), "orders", brokers.Message{Body: body}); err != nil {
@@ -356,12 +351,7 @@ func TestLettersOfAHealthyTopicWaitInTheWorker(t *testing.T) {
 // a second, not for as long as a call may take.
 func TestLettersThatHangStopNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := newTap(memory.Options{Fault: func(op memory.Op) memory.Fault {
-			if op.Operation == memory.Publish && op.Topic == "orders.dead" {
-				return memory.Fault{Latency: time.Hour}
-			}
-			return memory.Fault{}
-		}})
+		broker := newTap(with(memory.Fault{Latency: time.Hour}, deadLettering))
 		cfg := quiet()
 		cfg.Guard = consumer.Guard{Off: true}
 		cfg.MaxHeld = 50
