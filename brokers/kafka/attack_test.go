@@ -198,7 +198,7 @@ func says(t *testing.T, err error, parts ...string) {
 // and the error says how it goes on.
 func TestAttackBombInADelayTopic(t *testing.T) {
 	onDelays(t, kafka.UsualLimits, func(*stub) []record { return nil }, func(s *stub) {
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.change(func(s *stub) {
 			s.log = []batch{{last: 4, raw: squeezed(0, 5, compress.Lz4, zeros(5, 10<<20))}}
 		})

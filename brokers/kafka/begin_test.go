@@ -58,7 +58,7 @@ func TestWhereAReaderBegins(t *testing.T) {
 					s.owned[first] = commitment{tt.offset, tt.metadata}
 				}
 			}, func(s *stub) {
-				time.Sleep(2 * time.Second)
+				s.sleep(2 * time.Second)
 				var errs []error
 				ctx, cancel := context.WithTimeout(s.Context(), time.Second)
 				defer cancel()
@@ -102,7 +102,7 @@ func TestOnlyWhatIsUnackedComesBack(t *testing.T) {
 					}
 					s.ack(d)
 				}
-				time.Sleep(2 * kafka.CommitPace)
+				s.sleep(2 * kafka.CommitPace)
 				if crashes {
 					s.crash()
 				}
@@ -132,7 +132,7 @@ func TestAReaderGoesOnWithWhatItKept(t *testing.T) {
 			eager := formed{protocol: kafka.Eager, share: []int{0}, heedless: true}
 			onStub(t, func(s *stub) { s.log, s.next = []batch{{records: numbered(0, 100)}}, []formed{eager} }, func(s *stub) {
 				held := s.take(100)
-				time.Sleep(2 * kafka.CommitPace)
+				s.sleep(2 * kafka.CommitPace)
 				s.says(func(m protocol.Message, _ int) (protocol.Message, error) {
 					if req, ok := m.(*offsetcommit.Request); ok && req.GenerationID == 1 {
 						return nil, io.EOF
@@ -145,7 +145,7 @@ func TestAReaderGoesOnWithWhatItKept(t *testing.T) {
 					s.change(func(s *stub) { s.owned[first] = commitment{6, kafka.MetadataOf(6, true, nil)} })
 				}
 				<-held[99].Session.Done()
-				time.Sleep(6 * time.Second) // for the last commits, and the next generation
+				s.sleep(6 * time.Second) // for the last commits, and the next generation
 				ds, err := s.src.Receive(s.Context(), 100)
 				for err != nil {
 					ds, err = s.src.Receive(s.Context(), 100)
@@ -248,7 +248,7 @@ func TestLogIsMadeAnew(t *testing.T) {
 				if tt.acked {
 					s.is("records", len(s.comes(time.Second)), 100)
 				} else {
-					time.Sleep(time.Second)
+					s.sleep(time.Second)
 				}
 				if tt.failing {
 					s.says(answering(func(*fetch.Request) protocol.Message { return fetchError(kafkago.OffsetNotAvailable) }))
@@ -262,7 +262,7 @@ func TestLogIsMadeAnew(t *testing.T) {
 				}
 				s.change(func(s *stub) { s.answer, s.log, s.id = nil, []batch{{records: fresh}}, [16]byte{2} })
 				s.src.Pause()
-				time.Sleep(20 * time.Second)
+				s.sleep(20 * time.Second)
 				ds, errs := s.collect(time.Minute)
 				got := slices.DeleteFunc(texts(ds), func(text string) bool { return len(text) < 4 })
 				if slices.Sort(got); len(slices.Compact(got)) != 300 || strings.Count(fmt.Sprint(errs), "another log") != 1 {
@@ -341,7 +341,7 @@ func TestCutLogIsFoundOut(t *testing.T) {
 					tt.change(s)
 				}
 			}, func(s *stub) {
-				time.Sleep(2 * time.Second)
+				s.sleep(2 * time.Second)
 				if next := int64(tt.want[0] - '0'); s.at(first) > next {
 					s.Errorf("offset %d is committed, and %d is not handled", s.at(first), next)
 				}
@@ -423,16 +423,16 @@ func TestLogIsCutWhileItIsRead(t *testing.T) {
 					}
 					last := len(held) - 1
 					s.ack(held[:last]...)
-					time.Sleep(kafka.DonePace / 2)
+					s.sleep(kafka.DonePace / 2)
 					s.change(func(s *stub) {
 						s.log = []batch{under(0, 0, tt.to), under(1, tt.to, 20)}
 						if tt.to == 0 {
 							s.log = s.log[1:]
 						}
 					})
-					time.Sleep(kafka.DonePace / 2)
+					s.sleep(kafka.DonePace / 2)
 					s.ack(held[last]) // by a handler that comes to its end
-					time.Sleep(15 * kafka.DonePace)
+					s.sleep(15 * kafka.DonePace)
 					n := 0
 					s.change(func(s *stub) { n = s.stored[delayOfOrders] })
 					if n > 0 != (p == delayPartition && !cut) {
@@ -462,7 +462,7 @@ func TestLeadersAreAskedTogether(t *testing.T) {
 		}
 		s.answer = func(m protocol.Message, _ int) (protocol.Message, error) {
 			if req, ok := m.(asked); ok {
-				time.Sleep(time.Second)
+				s.sleep(time.Second)
 				if req, ok := req.Request.(*kmsg.OffsetForLeaderEpochRequest); ok {
 					s.change(func(*stub) { about = append(about, len(req.Topics[0].Partitions)) })
 				} else {

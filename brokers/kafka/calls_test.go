@@ -120,7 +120,7 @@ func TestLostConnections(t *testing.T) {
 			s.Errorf("errors: %v", errs)
 		}
 		s.says(nil)
-		time.Sleep(5 * time.Second)
+		s.sleep(5 * time.Second)
 		s.ack(ds[5:]...)
 		s.committed(first, 10)
 		s.change(func(s *stub) { s.is("joins", len(s.joins), 1) })
@@ -138,7 +138,7 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 	const call = 10 * time.Second // the default of Options.CallTimeout
 	onStub(t, nil, func(s *stub) {
 		ds := s.take(10)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.says(func(req protocol.Message, _ int) (protocol.Message, error) {
 			switch req.(type) {
 			case *fetch.Request, *produce.Request, *offsetcommit.Request:
@@ -153,7 +153,7 @@ func TestFrozenBrokerHoldsNobodyForLong(t *testing.T) {
 		}
 		published := make(chan error)
 		go func() { published <- s.broker.Publish(s.Context(), "orders", brokers.Message{}) }()
-		time.Sleep(time.Millisecond)
+		s.sleep(time.Millisecond)
 		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
 		defer cancel()
 		start = time.Now()
@@ -358,7 +358,7 @@ func TestNearReplica(t *testing.T) {
 			offset++
 			s.is("messages "+when, len(s.comes(5*time.Second)), 1)
 			s.change(func(*stub) { clear(asked) })
-			time.Sleep(2 * time.Second)
+			s.sleep(2 * time.Second)
 			s.change(func(*stub) {
 				if len(asked) != 1 || asked[by] == 0 {
 					s.Errorf("%s the fetches are %v, want those of %q", when, asked, by)
@@ -370,7 +370,7 @@ func TestNearReplica(t *testing.T) {
 		comes("usually", "near:9092 a", false)
 		comes("while the replica fails", "far:9092 ", true)
 		s.change(func(*stub) { failing = false })
-		time.Sleep(2 * time.Minute)
+		s.sleep(2 * time.Minute)
 		comes("later", "near:9092 a", false)
 	})
 }
@@ -425,10 +425,10 @@ func TestWatch(t *testing.T) {
 					return nil, nil
 				}
 			}, func(s *stub) {
-				time.Sleep(25 * time.Second)
+				s.sleep(25 * time.Second)
 				s.says(nil)
 				s.change(func(s *stub) { s.topics = tt.later })
-				time.Sleep(25 * time.Second)
+				s.sleep(25 * time.Second)
 				s.change(func(s *stub) { s.is("joins", len(s.joins), tt.joins) })
 			})
 		})

@@ -199,6 +199,9 @@ func answering[Req protocol.Message](answer func(Req) protocol.Message) func(pro
 	}
 }
 
+// sleep lets time pass, which is that of the bubble.
+func (s *stub) sleep(d time.Duration) { time.Sleep(d) }
+
 // count is how many requests of a kind came.
 func (s *stub) count(key protocol.ApiKey) int {
 	s.mu.Lock()

@@ -100,7 +100,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onDelays(t, tt.limits, func(*stub) []record { return retriesTo(tt.records, 100_000, tt.due) }, func(s *stub) {
 				for range 20 {
-					time.Sleep(200 * time.Millisecond)
+					s.sleep(200 * time.Millisecond)
 					if held := kafka.Holds(s.src); !tt.within(held) {
 						s.Fatalf("%+v is held", held)
 					}
@@ -111,7 +111,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	t.Run("fetched ahead", func(t *testing.T) {
 		onStub(t, func(s *stub) { s.log = logOf(slices.Repeat([]record{{value: make([]byte, 100_000)}}, 200)...) }, func(s *stub) {
-			time.Sleep(time.Minute)
+			s.sleep(time.Minute)
 			if held := kafka.Holds(s.src).Buffered; held < usual.Buffer || held > 2*usual.Buffer {
 				s.Errorf("%d bytes are fetched ahead, want %d and at most one more fetch of as much", held, usual.Buffer)
 			}
@@ -141,9 +141,9 @@ func TestFetchedAgain(t *testing.T) {
 				due := time.Now().Add(kafka.Ahead + 2*time.Second)
 				return retriesTo(10, 10, func(int) time.Time { return due })
 			}, func(s *stub) {
-				time.Sleep(kafka.Ahead / 2)
+				s.sleep(kafka.Ahead / 2)
 				s.change(tt.change)
-				time.Sleep(kafka.Ahead/2 + 3*time.Second)
+				s.sleep(kafka.Ahead/2 + 3*time.Second)
 				if tt.restored {
 					s.change(func(s *stub) { s.stable = 0 })
 				}
@@ -188,7 +188,7 @@ func TestDelaysAreExact(t *testing.T) {
 				}
 				return log
 			}, func(s *stub) {
-				time.Sleep(500 * time.Millisecond)
+				s.sleep(500 * time.Millisecond)
 				s.src.Pause("orders")
 				seen := make(map[string]bool)
 				for _, d := range s.comes(10 * time.Second) {
@@ -225,9 +225,9 @@ func TestAllArePaused(t *testing.T) {
 	onDelays(t, kafka.UsualLimits, func(*stub) []record {
 		return []record{retryTo("orders", 0, time.Now().Add(time.Second), 10)}
 	}, func(s *stub) {
-		time.Sleep(100 * time.Millisecond)
+		s.sleep(100 * time.Millisecond)
 		s.src.Pause("orders", "refunds")
-		time.Sleep(kafka.LongestWait)
+		s.sleep(kafka.LongestWait)
 		before := s.count(protocol.Fetch)
 		s.quiet("all are paused", time.Hour)
 		s.is("fetches while all are paused", s.count(protocol.Fetch), before)
@@ -291,7 +291,7 @@ func TestPausedTopicTakesLittleMemory(t *testing.T) {
 		most := 0
 		for step := range 20 { // before they are due, and after
 			for _, paused := range [][]string{{"orders"}, {"refunds"}, {"orders", "refunds"}, nil} {
-				time.Sleep(100 * time.Millisecond)
+				s.sleep(100 * time.Millisecond)
 				s.src.Pause(paused...)
 				held := kafka.Holds(s.src).Aside
 				if most = max(most, held); held > limits.Soon/2 || paused == nil && held > 0 {

@@ -17,7 +17,7 @@ func TestPausedTopicIsNotFetched(t *testing.T) {
 		if err := s.settle(brokers.Release, ds[3]); err != nil {
 			s.Error(err)
 		}
-		time.Sleep(kafka.LongestWait) // of the fetch that is on its way
+		s.sleep(kafka.LongestWait) // of the fetch that is on its way
 		before := s.count(protocol.Fetch)
 		more := numbered(100, 20)
 		for i := range more {
@@ -51,9 +51,9 @@ func TestShortPausesCostNothing(t *testing.T) {
 		before, dials := s.count(protocol.Fetch), s.dials
 		for range 1000 {
 			s.src.Pause("orders")
-			time.Sleep(5 * time.Millisecond)
+			s.sleep(5 * time.Millisecond)
 			s.src.Pause()
-			time.Sleep(5 * time.Millisecond)
+			s.sleep(5 * time.Millisecond)
 		}
 		if n := s.count(protocol.Fetch) - before; n > 21 || s.dials > dials+1 {
 			s.Errorf("%d fetches in 10 s, want 2 in a second; %d connections", n, s.dials-dials)

@@ -91,7 +91,7 @@ func TestDoneRecordsGoToTheirPartition(t *testing.T) {
 		}))
 		for _, d := range s.take(10)[1:] {
 			s.ack(d)
-			time.Sleep(2 * kafka.DonePace)
+			s.sleep(2 * kafka.DonePace)
 		}
 		s.is("done records", s.count(protocol.Produce), 9)
 	})

@@ -98,20 +98,20 @@ func TestJoinStopsOnlyWhatMoves(t *testing.T) {
 		held := s.takeBy(20)
 		fetched := s.count(protocol.OffsetFetch)
 		s.rebalance(formed{share: []int{0}, join: 8 * time.Second, sync: 2 * time.Second}, formed{share: []int{0, 2}})
-		time.Sleep(5 * time.Second) // the others are waited for
+		s.sleep(5 * time.Second) // the others are waited for
 		s.is("while the group forms, sessions", sessions(held), "[0 1]")
 		s.ack(held[0][0], held[1][0])
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.is("committed while the group forms", s.committedBy(0)+", "+s.committedBy(1), "1 1o, 1 1o")
 		beats := s.count(protocol.Heartbeat)
-		time.Sleep(8 * time.Second) // generation 2, partition 1 drains
+		s.sleep(8 * time.Second) // generation 2, partition 1 drains
 		if n := s.count(protocol.Heartbeat) - beats; n < 2 {
 			t.Errorf("%d heartbeats while handlers end", n)
 		}
 		s.is("claims", s.claims(1), "[0 1]@1")
 		s.is("while partition 1 drains, sessions", sessions(held), "[0 1]")
 		s.ack(held[1][1:]...)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.is("partition 1 in the end", s.committedBy(1), "2 10c")
 		s.is("claims then", s.claims(2), "[0]@2")
 		s.is("sessions then", sessions(held), "[0]")
@@ -120,7 +120,7 @@ func TestJoinStopsOnlyWhatMoves(t *testing.T) {
 		}
 		s.takeBy(10) // of partition 2
 		s.ack(held[0][1:]...)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.is("partition 0 in the end", s.committedBy(0), "3 10o")
 		s.quiet("all is done", time.Minute)
 		s.is("partitions in the end", kafka.Owned(s.src), []string{first.String(), partition{"orders", 2}.String()})
@@ -133,11 +133,11 @@ func TestJoinStopsOnlyWhatMoves(t *testing.T) {
 func TestPartitionThatMovesIsCutOff(t *testing.T) {
 	onGroup(t, 2, kafka.Options{RebalanceTimeout: 30 * time.Second}, formed{share: []int{0, 1}}, func(t *testing.T, s *stub) {
 		held := s.takeBy(20)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.rebalance(formed{share: []int{0}})
-		time.Sleep(11 * time.Second) // the next heartbeat is 2 s away
+		s.sleep(11 * time.Second) // the next heartbeat is 2 s away
 		s.is("sessions before the end", sessions(held), "[0 1]")
-		time.Sleep(4 * time.Second)
+		s.sleep(4 * time.Second)
 		s.is("sessions", sessions(held), "[0]")
 		for _, action := range []brokers.Action{brokers.Ack, brokers.Retry, brokers.Release} {
 			if err := s.settle(action, held[1][action]); !errors.Is(err, brokers.ErrLeaseLost) {
@@ -162,9 +162,9 @@ func TestRefusedCommitIsRepeated(t *testing.T) {
 	onGroup(t, 1, kafka.Options{}, formed{share: []int{0}}, func(t *testing.T, s *stub) {
 		held := s.takeBy(10)
 		s.rebalance(formed{share: []int{0}, join: time.Second, sync: 10 * time.Second})
-		time.Sleep(6 * time.Second) // the leader is waited for
+		s.sleep(6 * time.Second) // the leader is waited for
 		s.ack(held[0]...)
-		time.Sleep(3 * time.Second)
+		s.sleep(3 * time.Second)
 		s.is("while the leader is waited for, committed", s.committedBy(0), "1 0o")
 		s.change(func(s *stub) {
 			if s.refused == 0 {
@@ -184,7 +184,7 @@ func TestSettlingWhileThePartitionIsGivenUp(t *testing.T) {
 		held := s.takeBy(10)[0]
 		s.says(answering(func(req *produce.Request) protocol.Message {
 			s.refuse(kafkago.UnknownMemberId)
-			time.Sleep(4 * time.Second) // until a heartbeat tells
+			s.sleep(4 * time.Second) // until a heartbeat tells
 			return produced(req, 0)
 		}))
 		if err := s.settle(brokers.Retry, held[0]); !errors.Is(err, brokers.ErrUnknownOutcome) {
@@ -198,9 +198,9 @@ func TestSettlingWhileThePartitionIsGivenUp(t *testing.T) {
 func TestCloseCommitsInTheGenerationThatForms(t *testing.T) {
 	onGroup(t, 1, kafka.Options{}, formed{share: []int{0}}, func(t *testing.T, s *stub) {
 		held := s.takeBy(10)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.rebalance(formed{share: []int{0}, sync: 2 * time.Second})
-		time.Sleep(2500 * time.Millisecond)
+		s.sleep(2500 * time.Millisecond)
 		if err := errors.Join(s.settle(brokers.Ack, held[0][:5]...), s.src.Close(t.Context())); err != nil {
 			t.Error(err)
 		}
@@ -212,7 +212,7 @@ func TestCloseCommitsInTheGenerationThatForms(t *testing.T) {
 func TestCloseWhileTheGroupForms(t *testing.T) {
 	onGroup(t, 1, kafka.Options{}, formed{share: []int{0}}, func(t *testing.T, s *stub) {
 		s.rebalance(formed{join: 5 * time.Minute})
-		time.Sleep(5 * time.Second)
+		s.sleep(5 * time.Second)
 		start := time.Now()
 		if err := s.src.Close(t.Context()); err != nil || time.Since(start) > 5*time.Second || s.count(protocol.LeaveGroup) != 1 {
 			t.Errorf("closed after %v: %v", time.Since(start), err)
@@ -226,9 +226,9 @@ func TestEagerGroup(t *testing.T) {
 		held := s.takeBy(20)
 		s.is("offers", s.offered(), kafka.Cooperative+" "+kafka.Eager)
 		s.rebalance(formed{protocol: kafka.Eager, share: []int{0, 1}, heedless: true}, formed{share: []int{0}})
-		time.Sleep(5 * time.Second)
+		s.sleep(5 * time.Second)
 		s.ack(held[0]...)
-		time.Sleep(10 * time.Second)
+		s.sleep(10 * time.Second)
 		s.is("sessions", sessions(held), "[]")
 		s.is("committed", s.committedBy(0)+", "+s.committedBy(1), "2 10o, 2 0o")
 		s.is("claims", s.claims(0), "[]@-1 []@-1")
@@ -236,11 +236,11 @@ func TestEagerGroup(t *testing.T) {
 		// The last member that knows only the eager protocol leaves: from the next
 		// generation on what stays goes on.
 		s.rebalance(formed{share: []int{0, 1}}, formed{share: []int{1}})
-		time.Sleep(20 * time.Second)
+		s.sleep(20 * time.Second)
 		s.is("sessions after the second time", sessions(again), "[]")
 		last := s.takeBy(10)
 		s.rebalance(formed{share: []int{1}})
-		time.Sleep(10 * time.Second)
+		s.sleep(10 * time.Second)
 		s.is("sessions in the cooperative group", sessions(last), "[1]")
 		s.is("claims then", s.claims(2), "[]@-1 [0 1]@3 [1]@4")
 	})
@@ -253,12 +253,12 @@ func TestGenerationsThatAreCutShort(t *testing.T) {
 		held := s.takeBy(20)
 		s.rebalance(formed{cut: true}, formed{cut: true, join: 5 * time.Second}, formed{share: []int{0, 1}, join: 20 * time.Second})
 		for i := range 2 {
-			time.Sleep(4 * time.Second)
+			s.sleep(4 * time.Second)
 			s.ack(held[i]...)
-			time.Sleep(time.Second)
+			s.sleep(time.Second)
 			s.is("committed", s.committedBy(i), fmt.Sprintf("%d 10o", 2+i))
 		}
-		time.Sleep(30 * time.Second)
+		s.sleep(30 * time.Second)
 		s.is("sessions", sessions(held), "[0 1]")
 		s.is("claims", s.claims(1), "[0 1]@1 [0 1]@2 [0 1]@3")
 	})
@@ -282,7 +282,7 @@ func TestCommitsThatAreRefusedForEver(t *testing.T) {
 		}))
 		s.rebalance(formed{share: []int{0}})
 		before := s.count(protocol.JoinGroup)
-		time.Sleep(time.Minute)
+		s.sleep(time.Minute)
 		if n := s.count(protocol.JoinGroup) - before; n < 10 || n > 130 {
 			t.Errorf("the member has joined %d times in a minute, want one or two a second", n)
 		}
@@ -294,7 +294,7 @@ func TestCloseInAGenerationThatIsCutShort(t *testing.T) {
 	onGroup(t, 1, kafka.Options{}, formed{share: []int{0}}, func(t *testing.T, s *stub) {
 		held := s.takeBy(10)
 		s.rebalance(formed{cut: true, sync: time.Second}, formed{share: []int{0}})
-		time.Sleep(4 * time.Second)
+		s.sleep(4 * time.Second)
 		s.ack(held[0]...)
 		if err := s.src.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -308,15 +308,15 @@ func TestCloseInAGenerationThatIsCutShort(t *testing.T) {
 func TestLeaderThatHeedsNoOwners(t *testing.T) {
 	onGroup(t, 2, kafka.Options{}, formed{share: []int{0, 1}}, func(t *testing.T, s *stub) {
 		held := s.takeBy(20)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.rebalance(formed{protocol: kafka.Eager, share: []int{0}, heedless: true})
-		time.Sleep(4 * time.Second)
+		s.sleep(4 * time.Second)
 		s.is("sessions", sessions(held), "[0]")
 		if err := s.settle(brokers.Ack, held[1]...); !errors.Is(err, brokers.ErrLeaseLost) {
 			t.Errorf("ack of what is lost: %v", err)
 		}
 		s.ack(held[0]...)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.is("committed", s.committedBy(0)+", "+s.committedBy(1), "2 10o, 1 0o")
 		s.is("claims", s.claims(1), "[0 1]@1")
 	})
@@ -344,9 +344,9 @@ func TestMissedGeneration(t *testing.T) {
 			onGroup(t, 2, kafka.Options{}, formed{share: []int{0, 1}}, func(t *testing.T, s *stub) {
 				held := s.takeBy(20)
 				s.ack(held[0][:4]...)
-				time.Sleep(time.Second)
+				s.sleep(time.Second)
 				tt.forget(s)
-				time.Sleep(2 * time.Minute)
+				s.sleep(2 * time.Minute)
 				s.is("sessions", sessions(held), "[]")
 				if err := s.settle(brokers.Ack, held[0][4]); !errors.Is(err, brokers.ErrLeaseLost) {
 					t.Errorf("ack: %v", err)
@@ -371,13 +371,13 @@ func TestManyPartitionsMoveAtOnce(t *testing.T) {
 		kept := held[300]
 		delete(held, 300)
 		s.rebalance(formed{share: []int{300}})
-		time.Sleep(4 * time.Second)
+		s.sleep(4 * time.Second)
 		for number, ds := range held {
 			if err := s.settle(brokers.Ack, ds[:5]...); err != nil {
 				t.Errorf("partition %d: %v", number, err)
 			}
 		}
-		time.Sleep(15 * time.Second)
+		s.sleep(15 * time.Second)
 		s.is("sessions", sessions(held), "[]")
 		for number := range all {
 			if at := s.committedBy(number); at != "2 5c" {
@@ -386,7 +386,7 @@ func TestManyPartitionsMoveAtOnce(t *testing.T) {
 		}
 		s.is("partitions in the end", kafka.Owned(s.src), []string{partition{"orders", 300}.String()})
 		s.ack(kept...)
-		time.Sleep(time.Second)
+		s.sleep(time.Second)
 		s.is("what stays", s.committedBy(300), "3 10o")
 		s.is("claims", s.claims(2), "[300]@2")
 		most := int32(0)
@@ -398,7 +398,7 @@ func TestManyPartitionsMoveAtOnce(t *testing.T) {
 		})
 		for i := range int64(25) {
 			s.change(func(s *stub) { s.log = append(s.log, batch{base: 10 + i}) })
-			time.Sleep(time.Second)
+			s.sleep(time.Second)
 		}
 		s.change(func(*stub) { s.is("bytes that its fetches ask for", most, kafka.UsualLimits.Buffer) })
 	})
@@ -410,13 +410,13 @@ func TestInstanceIDIsTakenOver(t *testing.T) {
 	onGroup(t, 2, kafka.Options{InstanceID: "worker-0"}, formed{share: []int{0, 1}}, func(t *testing.T, s *stub) {
 		held := s.takeBy(20)
 		s.refuse(kafkago.FencedInstanceID)
-		time.Sleep(5 * time.Second)
+		s.sleep(5 * time.Second)
 		s.is("sessions", sessions(held), "[]")
 		if _, err := s.src.Receive(t.Context(), 1); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "worker-0") {
 			t.Errorf("Receive: %v", err)
 		}
 		s.refuse(0)
-		time.Sleep(time.Minute)
+		s.sleep(time.Minute)
 		s.is("claims", s.claims(1), "[]@-1")
 	})
 }
@@ -442,11 +442,11 @@ func TestBrokenPartitionBeginsAnew(t *testing.T) {
 				return res
 			}
 		})
-		time.Sleep(4 * time.Second)
+		s.sleep(4 * time.Second)
 		s.change(func(s *stub) { s.answer, s.fetching = nil, nil })
 		s.is("sessions while it drains", sessions(held), "[0 1]")
 		s.ack(held[1][:9]...)
-		time.Sleep(20 * time.Second)
+		s.sleep(20 * time.Second)
 		s.is("sessions", sessions(held), "[0]")
 		if again, errs := s.collect(time.Second); len(again) != 1 || partitionOf(again[0]) != 1 || string(again[0].Message.Body) != "9" || again[0].Abandoned > 0 || len(errs) == 0 {
 			t.Errorf("received %v after the errors %v", bodies(again), errs)
@@ -468,7 +468,7 @@ func TestPartitionThatNobodyRevokes(t *testing.T) {
 		return m.AppendTo(nil)
 	}
 	onGroup(t, 2, kafka.Options{RebalanceTimeout: 30 * time.Second}, formed{beside: owns(7, 0, 1)}, func(t *testing.T, s *stub) {
-		time.Sleep(29 * time.Second)
+		s.sleep(29 * time.Second)
 		if owned := kafka.Owned(s.src); len(owned) > 0 || s.claims(1) != "" {
 			t.Errorf("%q are read, after %q", owned, s.claims(1))
 		}

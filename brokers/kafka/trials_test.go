@@ -25,7 +25,7 @@ func lostAt(suspects map[int64]int) commitment {
 // ready is what a Receive returns after a second, nil if it returns nothing.
 func (s *stub) ready(most int) []*brokers.Delivery {
 	s.Helper()
-	time.Sleep(time.Second)
+	s.sleep(time.Second)
 	ctx, cancel := context.WithTimeout(s.Context(), time.Millisecond)
 	defer cancel()
 	ds, err := s.src.Receive(ctx, most)
@@ -77,10 +77,10 @@ func TestSuspectsFollowEachOther(t *testing.T) {
 		comes("the last suspect, and others", 19, 20+kafka.MaxMarks-2)
 		settle(19, 20)
 		comes("one more", 20+kafka.MaxMarks-2, 20+kafka.MaxMarks-1)
-		time.Sleep(kafka.Careful)
+		s.sleep(kafka.Careful)
 		comes("beside a suspect that is still there", 0, 0)
 		go func() {
-			time.Sleep(time.Second)
+			s.sleep(time.Second)
 			settle(0, 1)
 		}()
 		ctx, cancel := context.WithTimeout(s.Context(), kafka.Careful)
@@ -102,7 +102,7 @@ func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
 	}, func(s *stub) {
 		before := s.take(2)
 		s.rebalance(s.next[1])
-		time.Sleep(10 * time.Second)
+		s.sleep(10 * time.Second)
 		s.is("beside deliveries from before", len(s.ready(30)), 0)
 		s.ack(before...)
 		seen := make(map[partition]bool)
@@ -144,7 +144,7 @@ func TestSuspectsOfAPausedTopic(t *testing.T) {
 		s.next = []formed{{share: []int{0}, also: []string{"refunds"}}}
 		s.owned[first], s.owned[partition{"refunds", 0}] = lostAt(map[int64]int{3: 2}), lostAt(nil)
 	}, func(s *stub) {
-		time.Sleep(time.Second) // the suspect is marked
+		s.sleep(time.Second) // the suspect is marked
 		s.src.Pause("orders")
 		ds := s.ready(30)
 		for _, d := range ds {
@@ -201,7 +201,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 						received = append(received, d)
 					}
 					if !alive && random.IntN(2) == 0 {
-						time.Sleep(2 * kafka.CommitPace)
+						s.sleep(2 * kafka.CommitPace)
 					}
 					if alive || random.IntN(2) == 0 {
 						s.ack(received...)
@@ -230,10 +230,10 @@ func TestWarinessEnds(t *testing.T) {
 			}, func(s *stub) {
 				s.collect(2 * kafka.Careful) // errors: the time begins with the first answer
 				s.says(nil)
-				time.Sleep(5 * time.Second)
+				s.sleep(5 * time.Second)
 				if paused {
 					s.src.Pause("orders")
-					time.Sleep(10 * kafka.Careful)
+					s.sleep(10 * kafka.Careful)
 					s.src.Pause()
 				}
 				ds, err := s.src.Receive(s.Context(), records)
@@ -242,7 +242,7 @@ func TestWarinessEnds(t *testing.T) {
 				}
 				s.is("records at first: as many as can be marked", len(ds), kafka.MaxMarks)
 				s.is("records beside them", len(s.ready(records)), 0)
-				time.Sleep(kafka.Careful)
+				s.sleep(kafka.Careful)
 				s.is("records in the end", len(s.ready(records)), records-kafka.MaxMarks)
 			})
 		})
@@ -338,7 +338,7 @@ func TestCommitTellsOfTheLostLease(t *testing.T) {
 					return commitResponse(codes...)
 				}))
 				s.ack(held[0][0], held[1][0])
-				time.Sleep(2 * kafka.CommitPace) // before a heartbeat
+				s.sleep(2 * kafka.CommitPace) // before a heartbeat
 				s.is("sessions", sessions(held), "[]")
 				if cause := context.Cause(held[0][1].Session); !errors.Is(cause, brokers.ErrLeaseLost) {
 					s.Errorf("the sessions end with %v", cause)
