@@ -96,9 +96,7 @@ func (s *starter) Observe(_ context.Context, e consumer.Event) {
 func (s *starter) work(t *testing.T, b brokers.Broker, topic string) (stop func()) {
 	t.Helper()
 	c, err := consumer.New(b, consumer.Config{DeadLetter: "*-dead", Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{s}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.HandleWith(topic, s.handle, consumer.Topic{StartAfter: startAfter})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -127,9 +125,7 @@ func (s *starter) await(t *testing.T, n int) {
 
 func firstRuns(t *testing.T, b brokers.Broker, err error, topic string) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		if err := b.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("Close: %v", err)
@@ -177,9 +173,7 @@ func firstRuns(t *testing.T, b brokers.Broker, err error, topic string) {
 		t.Errorf("dead letter %+v, want one without an attempt that has its header", passed)
 	}
 	stop = s.work(t, b, topic)
-	if err := b.Return(t.Context(), topic, topic, brokers.Returned{Message: passed.Message, Meta: passed.Meta}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Return(t.Context(), topic, topic, brokers.Returned{Message: passed.Message, Meta: passed.Meta}))
 	s.await(t, 1)
 	stop()
 	s.expect(t, map[string]int{"plain": 1, "retried": 2, "cut": 1, "passed": 1}, "passed", "cut")
@@ -192,9 +186,7 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 		topic := "arrival-" + strings.ToLower(rand.Text()[:10])
 		t.Cleanup(func() { dropQueues(t, target.URL, topic, topic+"-dead", "redrive.retry.v1."+topic) })
 		b, err := rabbitmq.New(rabbitmq.Options{URLs: []string{target.URL}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer b.Close(context.WithoutCancel(t.Context()))
 		const deadline = 4 * time.Second
 		dead := make(chan dlq.Entry, 10)
@@ -207,9 +199,7 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 				}
 			})},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.HandleWith(topic, func(_ context.Context, m *brokers.Message) error {
 			if age := time.Since(m.PublishedAt); age < 0 || age >= deadline {
 				t.Errorf("a run %v after %v", age, m.PublishedAt)
@@ -244,15 +234,11 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 func publishForeign(t *testing.T, url, queue string, messages ...amqp.Publishing) {
 	t.Helper()
 	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	for tries := 0; ; tries++ {
 		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil && tries < 30 {
 			time.Sleep(time.Second)
 			continue

@@ -110,14 +110,10 @@ func onBrokers(t *testing.T, name string, test func(t *testing.T, b brokers.Brok
 func dropQueues(t *testing.T, url string, queues ...string) {
 	t.Helper()
 	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, queue := range queues {
 		if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
 			t.Errorf("delete queue %q: %v", queue, err)
@@ -132,9 +128,7 @@ func (o observing) Observe(_ context.Context, e consumer.Event) { o(e) }
 
 func lettersThatWait(t *testing.T, b brokers.Broker, err error, topic string) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const poison, waiting = 1200, 50
 	broker := &walled{Broker: b, dead: topic + "-dead"}
 	ctx, stop := context.WithCancel(t.Context())
@@ -175,9 +169,7 @@ func lettersThatWait(t *testing.T, b brokers.Broker, err error, topic string) {
 			}
 		})},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Handle(topic, func(_ context.Context, m *brokers.Message) error {
 		if strings.HasPrefix(m.ID, "bad") {
 			return classify.Permanent(fmt.Errorf("no article %s", m.ID[4:]))
@@ -249,9 +241,7 @@ func readLetters(t *testing.T, b brokers.Broker, topic string, n int) map[string
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	source, err := b.Open(ctx, brokers.Subscription{Topics: []string{topic}, Group: topic, InFlight: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer source.Close(context.WithoutCancel(ctx))
 	letters := map[string]dlq.Entry{}
 	for got := 0; got < n; {
@@ -273,4 +263,12 @@ func readLetters(t *testing.T, b brokers.Broker, topic string, n int) map[string
 		source.Settle(ctx, acks)
 	}
 	return letters
+}
+
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -24,9 +24,7 @@ case "$*" in
 *) echo "$*" >>"$SAID" ;;
 esac
 `
-	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755))
 	said := filepath.Join(dir, "said")
 	for key, value := range map[string]string{
 		"PATH": dir + string(os.PathListSeparator) + os.Getenv("PATH"),
@@ -46,9 +44,7 @@ esac
 // TestComposeCommands stands in for an engine, which not every machine has.
 func TestComposeCommands(t *testing.T) {
 	kafka, err := Select("kafka")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	one := kafka[0]
 	for _, tt := range []struct {
 		name                 string
@@ -72,12 +68,8 @@ func TestComposeCommands(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			commands := fakeDocker(t, tt.running, tt.paused, tt.all)
 			engine, err := newCompose(t.Output())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := tt.act(engine); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, tt.act(engine))
 			if got := commands(); !slices.Equal(got, tt.want) {
 				t.Errorf("docker compose %q, want %q", got, tt.want)
 			}

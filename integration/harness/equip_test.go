@@ -41,9 +41,7 @@ func TestMissing(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			brokers, err := Select(tt.brokers...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			tt.system.has = func(program string) bool { return slices.Contains(tt.has, program) }
 			tt.system.present = func(b Broker) bool { return slices.Contains(tt.present, b.Name) }
 			var got []string
@@ -127,9 +125,7 @@ func TestWithoutServices(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.before != "" {
-				if err := os.WriteFile(file, []byte(tt.before), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, []byte(tt.before), 0o755))
 			}
 			err := withoutServices(file, func() error {
 				if got := read(); got != tt.during {

@@ -23,21 +23,15 @@ import (
 func newTestBroker(t *testing.T, name string) (*Harness, *local, Broker) {
 	t.Helper()
 	h, err := newHarness(t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := find(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := &local{temporary: t.TempDir(), cache: h.cache, log: t.Output()}
 	if _, err := exec.LookPath("java"); b.Product != Redis && b.Product != Valkey && err != nil || !l.present(t.Context(), b) {
 		t.Skip("the programs of " + name + " are not there: make up fetches them where no Docker engine runs")
 	}
 	ports, err := freeport.Ports(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.engine = l
 	b.Port, _ = strconv.Atoi(ports[0])
 	b.Controller, _ = strconv.Atoi(ports[1])
@@ -108,9 +102,7 @@ func TestBrokersLiveAndDie(t *testing.T) {
 
 func freeze(t *testing.T, l *local, b Broker) {
 	t.Helper()
-	if err := l.freeze(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.freeze(t.Context(), b))
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if got, err := Probe(short, b.Product, b.URL()); err == nil {
@@ -123,16 +115,12 @@ func createTopic(t *testing.T, b Broker) (existed bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	conn, err := dial(ctx, b.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	answer, err := ask(conn, &kmsg.CreateTopicsRequest{Version: 2, TimeoutMillis: 30_000, Topics: []kmsg.CreateTopicsRequestTopic{
 		{Topic: "kept", NumPartitions: 1, ReplicationFactor: 1},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const topicExists = 36
 	code := answer.(*kmsg.CreateTopicsResponse).Topics[0].ErrorCode
 	if code != 0 && code != topicExists {
@@ -146,9 +134,7 @@ func setKey(t *testing.T, b Broker) (existed bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), probeTimeout)
 	defer cancel()
 	conn, err := dial(ctx, b.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	answer := make([]byte, len("+OK"))
 	if _, err := fmt.Fprint(conn, "SET lost 1 NX\r\n"); err != nil {
@@ -168,9 +154,7 @@ func TestStartThatFails(t *testing.T) {
 		t.Errorf("start with a port that is none = %v, want what Java said", err)
 	}
 	occupied, err := net.Listen("tcp", b.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer occupied.Close()
 	if _, err := l.start(t.Context(), []Broker{b}); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("start at an address in use = %v", err)
@@ -184,9 +168,7 @@ func TestArtifactsAreWholeOrMissing(t *testing.T) {
 	bin, path := t.TempDir(), os.Getenv("PATH")
 	program := func(name, script string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script), 0o755))
 	}
 	wantError := func(want string) {
 		t.Helper()
@@ -204,9 +186,7 @@ func TestArtifactsAreWholeOrMissing(t *testing.T) {
 	program("mvn", "for last; do :; done\ntouch \"${last#-DoutputDirectory=}/kafka.jar\"\n")
 	for range 2 { // the second time from the cache
 		root, err := l.host(b).install(t.Context(), b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := os.Stat(filepath.Join(root, "kafka.jar")); err != nil {
 			t.Error(err)
 		}

@@ -17,25 +17,17 @@ func newTestLocal(t *testing.T) *local {
 // start, what an interrupted first start left does not.
 func TestPrepareKeepsData(t *testing.T) {
 	l, b := newTestLocal(t), Brokers()[0]
-	if err := l.prepare(t.Context(), b, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.prepare(t.Context(), b, ""))
 	data := filepath.Join(l.path(b, ""), "data")
 	for _, tt := range []struct {
 		name        string
 		ready, kept bool
 	}{{"never ready", false, false}, {"was ready", true, true}} {
-		if err := os.WriteFile(data, []byte("messages"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(data, []byte("messages"), 0o600))
 		if tt.ready {
-			if err := os.WriteFile(l.path(b, ".ready"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(l.path(b, ".ready"), nil, 0o600))
 		}
-		if err := l.prepare(t.Context(), b, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.prepare(t.Context(), b, ""))
 		if _, err := os.Stat(data); (err == nil) != tt.kept {
 			t.Errorf("%s: data kept %v, want %v", tt.name, err == nil, tt.kept)
 		}
@@ -67,9 +59,7 @@ func TestDownRemovesEverything(t *testing.T) {
 		}
 	}
 	for _, dir := range made {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(dir, 0o755))
 	}
 	for _, step := range []struct {
 		down []string
@@ -81,12 +71,8 @@ func TestDownRemovesEverything(t *testing.T) {
 		{nil, map[Product]bool{RabbitMQ: false, Redis: false}},
 	} {
 		brokers, err := Select(step.down...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.down(t.Context(), brokers); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, l.down(t.Context(), brokers))
 		for _, b := range brokers {
 			if left, _ := filepath.Glob(l.path(b, "*")); len(left) != 0 {
 				t.Errorf("down %q left %q", step.down, left)
@@ -101,31 +87,6 @@ func TestDownRemovesEverything(t *testing.T) {
 	for dir, kept := range map[string]bool{half: false, whole: true} {
 		if _, err := os.Stat(dir); (err == nil) != kept {
 			t.Errorf("%s kept %v, want %v", dir, err == nil, kept)
-		}
-	}
-}
-
-func TestClaim(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "state")
-	for range 2 {
-		if err := claim(dir); err != nil {
-			t.Errorf("claim of one's own folder: %v", err)
-		}
-	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := claim(file); err == nil {
-		t.Error("claimed a folder that is a file")
-	}
-}
-
-func TestTemporary(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	for _, no := range []string{"/proc", t.TempDir() + "/missing"} {
-		if got := temporary(no); got != os.TempDir() {
-			t.Errorf("temporary(%q) = %q, want the folder for temporary files", no, got)
 		}
 	}
 }

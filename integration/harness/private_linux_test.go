@@ -31,9 +31,7 @@ func TestPrivateEndsWithItsProcess(t *testing.T) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address := ""
 	for lines := bufio.NewScanner(out); address == "" && lines.Scan(); {
 		if after, ok := strings.CutPrefix(lines.Text(), "address "); ok {
@@ -45,9 +43,7 @@ func TestPrivateEndsWithItsProcess(t *testing.T) {
 	if address == "" {
 		t.Fatalf("no RabbitMQ started: %v", cmd.Wait())
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()         // it was killed
 	for listens(address) { // until the time of the test is over
 		time.Sleep(pollEvery)
@@ -59,9 +55,7 @@ func holdPrivate(t *testing.T) {
 	all := Brokers()
 	like := all[slices.IndexFunc(all, func(b Broker) bool { return b.Name == "rabbitmq4" })]
 	b, _, err := Private(t.Context(), like, os.Getenv("REDRIVE_HOLD_PRIVATE"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	os.Stdout.WriteString("address " + b.Address() + "\n")
 	<-t.Context().Done()
 }

@@ -18,9 +18,7 @@ import (
 func serve(t *testing.T, answer func(net.Conn)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -135,17 +133,6 @@ func TestKafkaTakesPart(t *testing.T) {
 	}
 }
 
-func FuzzReadInfo(f *testing.F) {
-	f.Add(info("redis_version:7.0.15\r\n"))
-	f.Add("-NOAUTH Authentication required.\r\n")
-	f.Fuzz(func(t *testing.T, answer string) {
-		got, err := readInfo(strings.NewReader(answer))
-		if (err != nil) != (got == Greeting{}) {
-			t.Errorf("got %+v with %v", got, err)
-		}
-	})
-}
-
 // TestAnotherVersionIsNotReady, although it answers.
 func TestAnotherVersionIsNotReady(t *testing.T) {
 	b := Broker{Name: "redis7", Product: Redis, Version: "7.0."}
@@ -155,23 +142,6 @@ func TestAnotherVersionIsNotReady(t *testing.T) {
 	}
 	if err := new(Harness).await(t.Context(), b); err == nil || !strings.Contains(err.Error(), "Redis 6.2.1 answers at "+address) {
 		t.Errorf("await = %v, want that another version answers", err)
-	}
-}
-
-func TestDescribe(t *testing.T) {
-	b, err := find("redis7")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for address, want := range map[string]string{
-		"redis://" + serve(t, say(info("redis_version:7.0.15\r\n"))) + "/0": "Redis 7.0.15",
-		"redis://me:secret@127.0.0.1:1/0":                                   "redis7 at 127.0.0.1:1",
-		"://":                                                               "redis7 at ://",
-	} {
-		t.Setenv(b.Env, address)
-		if got := Describe(t.Context(), b); got != want {
-			t.Errorf("Describe at %s = %q, want %q", address, got, want)
-		}
 	}
 }
 
@@ -194,9 +164,7 @@ func TestSelect(t *testing.T) {
 // TestAddressesOfTheUser: a broker of one's own takes the place of ours.
 func TestAddressesOfTheUser(t *testing.T) {
 	brokers, err := Select("kafka")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Setenv("REDRIVE_KAFKA_URL", "mine:9092")
 	t.Setenv("REDRIVE_KAFKA39_URL", "")
 	want := []string{"REDRIVE_KAFKA_URL=mine:9092", "REDRIVE_KAFKA39_URL=127.0.0.1:25676"}
@@ -206,5 +174,13 @@ func TestAddressesOfTheUser(t *testing.T) {
 	t.Setenv("REDRIVE_KAFKA39_URL", "mine:9093")
 	if !Provided(brokers) {
 		t.Error("not Provided with all addresses")
+	}
+}
+
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

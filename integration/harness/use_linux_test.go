@@ -31,9 +31,7 @@ func (s *shared) harness() *Harness { return &Harness{engine: s.l, cache: s.cach
 func (s *shared) use() *Use {
 	s.Helper()
 	u, err := s.harness().Use(s.Context(), []Broker{s.b})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return u
 }
 
@@ -46,17 +44,13 @@ func (s *shared) up() {
 
 func (s *shared) down() {
 	s.Helper()
-	if err := s.harness().Down(s.Context(), []Broker{s.b}); err != nil {
-		s.Fatal(err)
-	}
+	must(s, s.harness().Down(s.Context(), []Broker{s.b}))
 }
 
 // release ends a run. Then the broker must answer, or must have ended.
 func (s *shared) release(u *Use, answers bool) {
 	s.Helper()
-	if err := u.Release(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	must(s, u.Release(s.Context()))
 	if _, err := Probe(s.Context(), s.b.Product, s.b.URL()); (err == nil) != answers {
 		s.Errorf("after a run has ended, the broker answers: %v, want %v", err == nil, answers)
 	}
@@ -97,9 +91,7 @@ func TestRunsShareABroker(t *testing.T) {
 		}},
 		{"the broker was killed in between", func(s *shared) {
 			first, second := s.use(), s.use()
-			if err := s.l.kill(s.Context(), s.b); err != nil {
-				s.Fatal(err)
-			}
+			must(s, s.l.kill(s.Context(), s.b))
 			third := s.use()
 			s.release(first, true)
 			s.release(second, true)
@@ -170,12 +162,8 @@ func (s *shared) killedRun() {
 	cmd := exec.CommandContext(s.Context(), os.Args[0], "-test.run=^TestRunToKill$")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", usedBy, s.l.temporary, s.l.cache, s.cache, s.b.Port))
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
+	must(s, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && lines.Text() != "in use" {
 		s.Log(lines.Text())
@@ -183,9 +171,7 @@ func (s *shared) killedRun() {
 	if lines.Text() != "in use" {
 		s.Error("the run ended before it had the broker")
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, cmd.Process.Kill())
 	_ = cmd.Wait()
 	if err := s.l.check(s.Context(), s.b); err != nil {
 		s.Errorf("after its run was killed: %v", err)
@@ -198,9 +184,7 @@ func TestRunToKill(t *testing.T) {
 		t.Skip("killedRun runs it")
 	}
 	b, err := find("redis7")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, h := &local{log: t.Output()}, &Harness{log: t.Output()}
 	if _, err := fmt.Sscan(os.Getenv(usedBy), &l.temporary, &l.cache, &h.cache, &b.Port); err != nil {
 		t.Fatal(err)
@@ -220,12 +204,8 @@ func TestBrokerInheritsNoFiles(t *testing.T) {
 	s := newShared(t)
 	file := filepath.Join(t.TempDir(), "lock of the caller")
 	callers, err := syscall.Open(file, syscall.O_CREAT|syscall.O_RDWR, 0o600) // as a shell opens files: children inherit it
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(callers, syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, syscall.Flock(callers, syscall.LOCK_EX))
 	s.up()
 	defer s.down()
 	var out strings.Builder
@@ -234,13 +214,9 @@ func TestBrokerInheritsNoFiles(t *testing.T) {
 	if _ = child.Run(); !strings.Contains(out.String(), file) { // readlink fails on some of its own files
 		t.Errorf("a command inherits %q, want %s among them", out.String(), file)
 	}
-	if err := syscall.Close(callers); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Close(callers))
 	again, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer again.Close()
 	if err := lockAlone(again); err != nil {
 		t.Errorf("the lock of the caller is not free after the caller has let it go: %v", err)

@@ -2,13 +2,11 @@ package faults
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,7 +69,6 @@ func killInTurn(t *testing.T, h *harness.Harness, p *proof, nodes []harness.Brok
 func TestKafkaCluster(t *testing.T) {
 	h, nodes, urls := startCluster(t, harness.Kafka)
 	t.Run("racks", func(t *testing.T) { testRacks(t, nodes, urls) })
-	t.Run("idle", func(t *testing.T) { testIdle(t, urls) })
 	p := startProof(t, livetest.Target{Broker: nodes[0]}, strings.Join(urls, ","), "-messages", "6000", "-kills", "3", "-seed", "8", "-partitions", "60")
 	killInTurn(t, h, p, nodes, func(harness.Broker) {
 		p.pause(10 * time.Second) // replicas come in sync again
@@ -85,9 +82,7 @@ func electLeaders(t *testing.T, urls []string) {
 	t.Helper()
 	c := &kafka.Client{Addr: kafka.TCP(urls...), Timeout: time.Minute}
 	all, err := c.Metadata(t.Context(), &kafka.MetadataRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	moved := 0
 	for _, topic := range all.Topics {
 		req := &kafka.ElectLeadersRequest{Topic: topic.Name, Timeout: 30 * time.Second}
@@ -123,23 +118,17 @@ func testRacks(t *testing.T, nodes []harness.Broker, urls []string) {
 		n, _ := read.LoadOrStore(address, new(atomic.Int64))
 		return counted{conn, n.(*atomic.Int64)}, err
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close(context.WithoutCancel(t.Context()))
 	found, err := b.Inspect(t.Context(), brokers.Subscription{Topics: []string{topic}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range found {
 		if strings.Contains(f.Setting, "rack") || strings.Contains(f.Setting, "replica.selector") {
 			t.Errorf("doctor would say: %v", f)
 		}
 	}
 	source, err := b.Open(t.Context(), brokers.Subscription{Topics: []string{topic}, MaxDelay: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const messages, size = 300, 50 << 10
 	round := func() map[string]int64 {
 		before := make(map[string]int64)
@@ -153,9 +142,7 @@ func testRacks(t *testing.T, nodes []harness.Broker, urls []string) {
 				rand.NewChaCha8([32]byte{byte(i), byte(j)}).Read(body) // or it would shrink
 				batch = append(batch, kafka.Message{Value: body})
 			}
-			if err := w.WriteMessages(t.Context(), batch...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.WriteMessages(t.Context(), batch...))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -169,9 +156,7 @@ func testRacks(t *testing.T, nodes []harness.Broker, urls []string) {
 			for i, d := range ds {
 				acks[i].Delivery = d
 			}
-			if err := errors.Join(source.Settle(ctx, acks)...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(source.Settle(ctx, acks)...))
 		}
 		after := make(map[string]int64)
 		read.Range(func(address, n any) bool {
@@ -198,107 +183,6 @@ func (c counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.n.Add(int64(n))
 	return n, err
-}
-
-// testIdle has a worker own 1,000 partitions without messages: what it costs depends on
-// the number of brokers.
-func testIdle(t *testing.T, urls []string) {
-	const partitions, settled, watched = 1000, 30 * time.Second, time.Minute
-	const fetch = 1 // the key of such requests
-	topic := fmt.Sprintf("idle-%08x", rand.Uint32())
-	c := &kafka.Client{Addr: kafka.TCP(urls...), Timeout: time.Minute}
-	if _, err := c.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: partitions, ReplicationFactor: 1}}}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if _, err := c.DeleteTopics(context.WithoutCancel(t.Context()), &kafka.DeleteTopicsRequest{Topics: []string{topic}}); err != nil {
-			t.Error(err)
-		}
-	}()
-	ends := make([]kafka.OffsetRequest, partitions)
-	for i := range ends {
-		ends[i] = kafka.LastOffsetOf(i)
-	}
-	until(t, func() bool { // all nodes know what they lead
-		answer, err := c.ListOffsets(t.Context(), &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ends}})
-		return err == nil && len(answer.Topics[topic]) == partitions &&
-			!slices.ContainsFunc(answer.Topics[topic], func(p kafka.PartitionOffsets) bool { return p.Error != nil })
-	})
-	var sent [100]atomic.Int64 // requests by key
-	var open atomic.Int64
-	var dialer net.Dialer
-	b, err := redrivekafka.New(redrivekafka.Options{Brokers: urls, Group: topic, Prefix: topic, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dialer.DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		open.Add(1)
-		return &requests{Conn: conn, sent: &sent, closed: sync.OnceFunc(func() { open.Add(-1) })}, nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close(context.WithoutCancel(t.Context()))
-	source, err := b.Open(t.Context(), brokers.Subscription{Topics: []string{topic}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	idle := func(length time.Duration) {
-		ctx, cancel := context.WithTimeout(t.Context(), length)
-		defer cancel()
-		for ctx.Err() == nil {
-			if _, err := source.Receive(ctx, 100); err != nil && ctx.Err() == nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	idle(settled)
-	for i := range sent {
-		sent[i].Store(0)
-	}
-	idle(watched)
-	byKey := make(map[int]int64)
-	for key := range sent {
-		if n := sent[key].Load(); n > 0 {
-			byKey[key] = n
-		}
-	}
-	t.Logf("with %d partitions, in %v: requests by key %v, connections %d", partitions, watched, byKey, open.Load())
-	if byKey[fetch] > 400 || open.Load() > 10 {
-		t.Errorf("%d fetches and %d connections, want at most 400 and 10", byKey[fetch], open.Load())
-	}
-}
-
-// requests counts the requests that are written to a broker.
-type requests struct {
-	net.Conn
-	sent   *[100]atomic.Int64
-	closed func()
-	head   []byte // of the next request
-	left   int    // of the one that is being written
-}
-
-func (r *requests) Write(b []byte) (int, error) {
-	n, err := r.Conn.Write(b)
-	for b = b[:n]; len(b) > 0; {
-		if r.left > 0 {
-			passed := min(r.left, len(b))
-			r.left, b = r.left-passed, b[passed:]
-			continue
-		}
-		r.head, b = append(r.head, b[0]), b[1:]
-		if len(r.head) == 6 { // size and key
-			r.left = int(binary.BigEndian.Uint32(r.head)) - 2
-			r.sent[binary.BigEndian.Uint16(r.head[4:])].Add(1)
-			r.head = r.head[:0]
-		}
-	}
-	return n, err
-}
-
-func (r *requests) Close() error {
-	r.closed()
-	return r.Conn.Close()
 }
 
 // Leaders of all queues move between the nodes of a cluster, and nodes that have

@@ -53,12 +53,8 @@ func newOwn(t *testing.T, url string, maxDelay time.Duration) *own {
 	})
 	source, err := o.broker.Open(t.Context(), brokers.Subscription{ // declares, so that there is something to publish to
 		Topics: []string{o.topic}, DeadLetters: map[string]string{o.topic: o.topic + ".dead"}, MaxDelay: maxDelay})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := source.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, source.Close(t.Context()))
 	return o
 }
 
@@ -220,9 +216,7 @@ func TestDeadLetterQueueDeletedInUse(t *testing.T) {
 			return err == nil && n == messages/2
 		})
 		ch, err := o.admin.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := ch.QueueDelete(dead, false, false, false); err != nil {
 			t.Fatal(err)
 		}

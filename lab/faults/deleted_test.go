@@ -62,14 +62,10 @@ func TestQueuesDeletedInUse(t *testing.T) {
 		o := newOwn(t, target.URL, 15*time.Minute)
 		refunds := newOwn(t, target.URL, 0) // for a name that is free
 		t.Cleanup(func() { o.delete(o.prefix + ".retry.v1." + refunds.topic) })
-		if err := o.broker.Declare(t.Context(), refunds.topic); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.broker.Declare(t.Context(), refunds.topic))
 		seen := &ledger{runs: map[string]int{}, lost: map[string]int{}}
 		c, err := consumer.New(o.broker, consumer.Config{DeadLetter: "*.dead", Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{seen}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		handle := func(_ context.Context, m *brokers.Message) error {
 			switch run := seen.ran(m.ID); {
 			case strings.HasPrefix(m.ID, "poison"):
@@ -88,9 +84,7 @@ func TestQueuesDeletedInUse(t *testing.T) {
 		sends := func(topic, prefix string, n int) {
 			t.Helper()
 			for i := range n {
-				if err := o.broker.Publish(t.Context(), topic, brokers.Message{ID: fmt.Sprint(prefix, i), Body: []byte("body")}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, o.broker.Publish(t.Context(), topic, brokers.Message{ID: fmt.Sprint(prefix, i), Body: []byte("body")}))
 			}
 		}
 		others := 0
@@ -130,9 +124,7 @@ func TestQueuesDeletedInUse(t *testing.T) {
 			defer seen.mu.Unlock()
 			return seen.lost[o.topic] > 0
 		})
-		if err := o.broker.Declare(t.Context(), o.topic); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.broker.Declare(t.Context(), o.topic))
 		sends(o.topic, "anew", 10)
 		o.eventually("the queue that is back is worked off", func() bool { return seen.has("anew", 10, 1) })
 		select {

@@ -57,18 +57,14 @@ func TestMembershipOutlivesTheBroker(t *testing.T) {
 		h := newHarness(t)
 		name := "restart-" + strings.ToLower(rand.Text())
 		b, err := kafka.New(kafka.Options{Brokers: strings.Split(target.URL, ","), Group: name, SessionTimeout: 2 * time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer b.Close(context.WithoutCancel(ctx))
 		admin := &kafkago.Client{Addr: kafkago.TCP(strings.Split(target.URL, ",")...)}
 		if _, err := admin.CreateTopics(ctx, &kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: name, NumPartitions: 1, ReplicationFactor: 1}}}); err != nil {
 			t.Fatal(err)
 		}
 		src, err := b.Open(ctx, brokers.Subscription{Topics: []string{name}, MaxDelay: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		receive := func() *brokers.Delivery {
 			for ctx.Err() == nil {
 				ds, err := src.Receive(ctx, 1)
@@ -82,13 +78,9 @@ func TestMembershipOutlivesTheBroker(t *testing.T) {
 			t.Fatal("nothing more is received")
 			return nil
 		}
-		if err := b.Publish(ctx, name, brokers.Message{Body: []byte("before")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Publish(ctx, name, brokers.Message{Body: []byte("before")}))
 		held := receive()
-		if err := errors.Join(h.Kill(ctx, target.Name), h.Start(ctx, target.Name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(h.Kill(ctx, target.Name), h.Start(ctx, target.Name)))
 		begun := time.Now()
 		for err := errors.New("not yet"); err != nil && ctx.Err() == nil; {
 			err = b.Publish(ctx, name, brokers.Message{Body: []byte("after")})
@@ -288,9 +280,7 @@ func startDelayWorker(t *testing.T, address, topic, journal string) *exec.Cmd {
 	w := exec.CommandContext(t.Context(), os.Args[0])
 	w.Env = append(os.Environ(), delayAddress+"="+address, delayTopic+"="+topic, delayJournal+"="+journal)
 	w.Stderr = &bytes.Buffer{}
-	if err := w.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Start())
 	return w
 }
 
@@ -322,9 +312,7 @@ func countLines(t *testing.T, journal string) int {
 func readHandled(t *testing.T, journal string) (lines []handled) {
 	t.Helper()
 	file, err := os.Open(journal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	for scanner := bufio.NewScanner(file); scanner.Scan(); {
 		var h handled
@@ -352,9 +340,7 @@ func makeTopic(t *testing.T, address string) string {
 		if err == nil {
 			err = made.Errors[topic]
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return true
 	})
 	t.Cleanup(func() {
@@ -382,9 +368,7 @@ func publishNumbered(t *testing.T, address, topic string, n int) {
 	t.Helper()
 	const together = 5000
 	broker, err := kafka.New(kafkaOptions(address, topic))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer broker.Close(t.Context())
 	var publishing sync.WaitGroup
 	for from := 0; from < n; from += together {
@@ -399,4 +383,12 @@ func publishNumbered(t *testing.T, address, topic string, n int) {
 		})
 	}
 	publishing.Wait()
+}
+
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

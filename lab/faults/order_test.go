@@ -74,23 +74,19 @@ type orderly struct {
 	stop   func()
 }
 
-func startOrderly(t *testing.T, address, topic string, hold, delay time.Duration, h consumer.Handler) *orderly {
+func startOrderly(t *testing.T, address, topic string, delay time.Duration, h consumer.Handler) *orderly {
 	t.Helper()
 	w := &orderly{}
 	options := kafkaOptions(address, topic)
 	options.Dial = w.dial
 	broker, err := kafka.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := consumer.New(broker, consumer.Config{
-		DeadLetter: dlq.Discard, OrderByKey: true, Concurrency: 20, Prefetch: 200, HoldLimit: hold, DrainTimeout: -1,
+		DeadLetter: dlq.Discard, OrderByKey: true, Concurrency: 20, Prefetch: 200, HoldLimit: time.Minute, DrainTimeout: -1,
 		Retry:  retry.Policy{Backoff: retry.Backoff{Base: delay, Cap: delay, Floor: delay / 2}},
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Handle(topic, func(ctx context.Context, m *brokers.Message) error {
 		if w.killed.Load() || ctx.Err() != nil {
 			return context.Canceled
@@ -138,9 +134,7 @@ func (w *orderly) kill() {
 func publishKeys(t *testing.T, address, topic string, keys, each int) {
 	t.Helper()
 	broker, err := kafka.New(kafkaOptions(address, topic))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer broker.Close(context.Background())
 	var messages []brokers.Message
 	for n := range each {
@@ -148,9 +142,7 @@ func publishKeys(t *testing.T, address, topic string, keys, each int) {
 			messages = append(messages, brokers.Message{Key: fmt.Sprint("key-", k), Body: fmt.Append(nil, n)})
 		}
 	}
-	if err := broker.Publish(t.Context(), topic, messages...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Publish(t.Context(), topic, messages...))
 }
 
 // A retry that is held holds its key, however many handlers there are, when a
@@ -175,34 +167,14 @@ func TestHeldRetriesKeepTheOrderOfTheirKey(t *testing.T) {
 				return done >= keys*each*fourths/4
 			})
 		}
-		first := startOrderly(t, target.URL, topic, time.Minute, 400*time.Millisecond, handler)
+		first := startOrderly(t, target.URL, topic, 400*time.Millisecond, handler)
 		reach(1)
-		startOrderly(t, target.URL, topic, time.Minute, 400*time.Millisecond, handler)
+		startOrderly(t, target.URL, topic, 400*time.Millisecond, handler)
 		reach(2)
 		first.kill()
 		reach(4)
 		if done, overtook := q.counts(); overtook > 0 {
 			t.Errorf("%d of %d messages overtook others of their key: %s", overtook, done, strings.Join(q.order, " "))
-		}
-	})
-}
-
-// The other mode: what waits in the broker holds nobody up.
-func TestRetriesInTheBrokerAreOvertaken(t *testing.T) {
-	t.Parallel() // with the others that do, when the rest is done
-	onKafka(t, func(t *testing.T, target livetest.Target) {
-		topic := makeTopic(t, target.URL)
-		publishKeys(t, target.URL, topic, 1, 10)
-		q := newSequence()
-		startOrderly(t, target.URL, topic, -1, 3*time.Second, func(_ context.Context, m *brokers.Message) error {
-			if string(m.Body) == "0" {
-				return q.run(m, 1)
-			}
-			return q.run(m, 0)
-		})
-		until(t, func() bool { done, _ := q.counts(); return done == 10 })
-		if q.order[0] != "key-0/1" || q.order[9] != "key-0/0" {
-			t.Errorf("the order is %q, want key-0/0 last", q.order)
 		}
 	})
 }

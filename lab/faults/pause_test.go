@@ -28,9 +28,7 @@ func TestOnRabbitMQOneTopicPausesAndTheOtherFlows(t *testing.T) {
 	t.Parallel() // with the others that do, when the rest is done
 	o := newOwn(t, livetest.Address(t, "REDRIVE_RABBITMQ4_URL"), 16*time.Minute)
 	mails := o.prefix + ".mails"
-	if err := o.broker.Declare(t.Context(), mails); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.broker.Declare(t.Context(), mails))
 	t.Cleanup(func() {
 		for _, queue := range []string{mails, mails + ".dead", o.prefix + ".retry.v1." + mails} {
 			if ch, err := o.admin.Channel(); err == nil {
@@ -47,9 +45,7 @@ func TestOnKafkaOneTopicPausesAndTheOtherFlows(t *testing.T) {
 	address := livetest.Address(t, "REDRIVE_KAFKA_URL")
 	orders, mails := makeTopic(t, address), makeTopic(t, address)
 	broker, err := kafka.New(kafkaOptions(address, orders))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { broker.Close(context.Background()) })
 	testPause(t, broker, orders, mails, ".dead")
 }
@@ -60,9 +56,7 @@ func TestOnSQSOneTopicPausesAndTheOtherFlows(t *testing.T) {
 	options := sqsOptions(address)
 	options.PollWait = 0 // the default
 	broker, err := sqs.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name := "faults-" + strings.ToLower(rand.Text()[:8])
 	orders, mails := name+"-orders", name+"-mails"
 	t.Cleanup(func() {
@@ -70,9 +64,7 @@ func TestOnSQSOneTopicPausesAndTheOtherFlows(t *testing.T) {
 		for _, queue := range []string{orders, orders + "-dead", mails, mails + "-dead"} {
 			body := strings.NewReader(fmt.Sprintf(`{"QueueUrl": %q}`, address+"/000000000000/"+queue))
 			call, err := http.NewRequest(http.MethodPost, address, body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			call.Header.Set("Content-Type", "application/x-amz-json-1.0")
 			call.Header.Set("X-Amz-Target", "AmazonSQS.DeleteQueue")
 			if answer, err := http.DefaultClient.Do(call); err == nil {
@@ -226,9 +218,7 @@ func (w *watch) publish(ctx context.Context, t *testing.T, broker brokers.Broker
 func testPause(t *testing.T, broker brokers.Broker, orders, mails, dead string) {
 	w := &watch{orders: orders, mails: mails, published: map[string]time.Time{}, handled: map[string]bool{}}
 	c, err := consumer.New(broker, consumer.Config{DeadLetter: "*" + dead, Observers: []consumer.Observer{w}, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Handle(orders, w.handle)
 	c.Handle(mails, w.handle)
 	ctx, stop := context.WithCancel(t.Context())
@@ -318,9 +308,7 @@ func (w *watch) meetRateLimit(t *testing.T, broker brokers.Broker) {
 			w.published[ms[i].ID] = time.Now()
 		}
 		w.mu.Unlock()
-		if err := broker.Publish(t.Context(), w.mails, ms...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, broker.Publish(t.Context(), w.mails, ms...))
 	}
 	until(t, func() bool { sent, handled := w.count(w.mails); return handled == sent })
 	w.mu.Lock()

@@ -206,9 +206,7 @@ func (w *sqsWorkers) start() *exec.Cmd {
 		cmd.Env = append(cmd.Env, sqsWorkerCopies+"=true")
 	}
 	cmd.Stderr = &bytes.Buffer{}
-	if err := cmd.Start(); err != nil {
-		w.Fatal(err)
-	}
+	must(w, cmd.Start())
 	return cmd
 }
 
@@ -242,37 +240,27 @@ func (w *sqsWorkers) count(what string) (n int) {
 func (w *sqsWorkers) publish(ids ...string) {
 	w.Helper()
 	b, err := sqs.New(sqsOptions(w.server.URL))
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	defer b.Close(context.WithoutCancel(w.Context()))
 	var msgs []brokers.Message
 	for _, id := range ids {
 		msgs = append(msgs, brokers.Message{ID: id, Body: []byte(id)})
 	}
-	if err := b.Publish(w.Context(), w.queue, msgs...); err != nil {
-		w.Fatal(err)
-	}
+	must(w, b.Publish(w.Context(), w.queue, msgs...))
 }
 
 // letters are the reasons of dead letters by message.
 func (w *sqsWorkers) letters() map[string]string {
 	w.Helper()
 	b, err := sqs.New(sqsOptions(w.server.URL))
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	defer b.Close(context.WithoutCancel(w.Context()))
 	source, err := b.Open(w.Context(), brokers.Subscription{Topics: []string{w.queue + "-dead"}, InFlight: 100})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	reasons := map[string]string{}
 	for q := w.server.Queue(w.queue + "-dead"); len(reasons) < q.Visible; {
 		ds, err := source.Receive(w.Context(), 100)
-		if err != nil {
-			w.Fatal(err)
-		}
+		must(w, err)
 		for _, d := range ds {
 			entry, err := dlq.Decode(d.Message)
 			if err != nil {
@@ -379,9 +367,7 @@ func testSQSPoison(t *testing.T, code string) {
 	const poisonous, outage = 200, 10 * time.Second
 	server, _ := fakeSQS(t)
 	broker, err := sqs.New(sqsOptions(server.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer broker.Close(context.WithoutCancel(t.Context()))
 	var refusals refusals
 	c, err := consumer.New(broker, consumer.Config{
@@ -393,9 +379,7 @@ func testSQSPoison(t *testing.T, code string) {
 		Logger:      slog.New(slog.DiscardHandler),
 		Retry:       retry.Policy{MaxAttempts: 3},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Handle("jobs", func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("no such order")) })
 	heal := server.Inject(sqstest.Fault{Operation: "SendMessageBatch", Queue: "jobs-dead", Code: code})
 	ctx, stop := context.WithCancel(t.Context())
@@ -410,9 +394,7 @@ func testSQSPoison(t *testing.T, code string) {
 	for i := range ids {
 		ids[i] = brokers.Message{ID: fmt.Sprint("m", i), Body: []byte("body")}
 	}
-	if err := broker.Publish(t.Context(), "jobs", ids...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Publish(t.Context(), "jobs", ids...))
 	until(t, func() bool { return len(sendsTo(server, "jobs-dead")) > 0 })
 	begun := time.Now()
 	until(t, func() bool { return time.Since(begun) > outage })

@@ -41,9 +41,7 @@ func collect(t *testing.T, broker brokers.Broker, topic string, n int, format fo
 	defer cancel()
 	defer func() { _ = broker.Close(context.WithoutCancel(t.Context())) }()
 	src, err := broker.Open(ctx, brokers.Subscription{Topics: []string{topic}, InFlight: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	entries := map[string]dlq.Entry{}
 	for len(entries) < n {
 		ds, err := src.Receive(ctx, 10)
@@ -76,9 +74,7 @@ type rabbit struct {
 func newRabbit(t *testing.T, url string) *rabbit {
 	t.Helper()
 	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	r := &rabbit{T: t}
 	var cancel context.CancelFunc
@@ -87,9 +83,7 @@ func newRabbit(t *testing.T, url string) *rabbit {
 	if r.channel, err = conn.Channel(); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.channel.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.channel.Confirm(false))
 	if r.broker, err = rabbitmq.New(rabbitmq.Options{URLs: []string{url}}); err != nil {
 		t.Fatal(err)
 	}
@@ -171,9 +165,7 @@ func TestRabbitMQ(t *testing.T) {
 		r.publish(orders, "expired", amqp.Publishing{Expiration: "1", Headers: tenant})
 		r.await("the broker gives up what expires", func() bool {
 			q, err := r.channel.QueueDeclarePassive(dead, true, false, false, false, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return q.Messages == 1
 		})
 		r.publish(orders, "rejected", amqp.Publishing{Headers: tenant})
@@ -187,9 +179,7 @@ func TestRabbitMQ(t *testing.T) {
 		}
 		d := r.get(rounds)
 		r.publish(dead, "parked", amqp.Publishing{Headers: d.Headers})
-		if err := d.Ack(false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Ack(false))
 
 		for body, e := range collect(t, r.broker, dead, 4, foreign.RabbitMQ) {
 			want := dlq.Entry{
@@ -238,9 +228,7 @@ func onSQS(t *testing.T, config aws.Config) {
 	create := func(name string, attributes map[string]string) (url *string) {
 		t.Helper()
 		out, err := client.CreateQueue(t.Context(), &awssqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
 			_, _ = client.DeleteQueue(context.WithoutCancel(t.Context()), &awssqs.DeleteQueueInput{QueueUrl: out.QueueUrl})
 		})
@@ -248,9 +236,7 @@ func onSQS(t *testing.T, config aws.Config) {
 	}
 	orders, dead := unique("orders"), unique("dead")
 	arns, err := client.GetQueueAttributes(t.Context(), &awssqs.GetQueueAttributesInput{QueueUrl: create(dead, nil), AttributeNames: []types.QueueAttributeName{"QueueArn"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	url := create(orders, map[string]string{
 		"VisibilityTimeout": "0",
 		"RedrivePolicy":     fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arns.Attributes["QueueArn"]),
@@ -260,9 +246,7 @@ func onSQS(t *testing.T, config aws.Config) {
 	}
 	for receives := 0; ; receives++ {
 		out, err := client.ReceiveMessage(t.Context(), &awssqs.ReceiveMessageInput{QueueUrl: url})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(out.Messages) == 0 {
 			if receives != 2 {
 				t.Fatalf("the message is gone after %d receives, want 2", receives)
@@ -271,9 +255,7 @@ func onSQS(t *testing.T, config aws.Config) {
 		}
 	}
 	broker, err := sqs.New(sqs.Options{Config: config, PollWait: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := collect(t, broker, dead, 1, foreign.SQS)["a"]
 	want := dlq.Entry{
 		Message: brokers.Message{ID: e.Message.ID, Topic: orders, Body: []byte("a"), PublishedAt: e.Message.PublishedAt},
@@ -291,18 +273,12 @@ func TestWatermill(t *testing.T) {
 		poison := unique("poison")
 		r.declare(poison, "", amqp.Table{})
 		publisher, err := watermillamqp.NewPublisher(watermillamqp.NewDurableQueueConfig(target.URL), watermill.NopLogger{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = publisher.Close() })
 		toPoison, err := middleware.PoisonQueue(publisher, poison)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		channel := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 		router.AddMiddleware(toPoison)
 		router.AddConsumerHandler("charge", "orders", channel, func(m *message.Message) error {
@@ -317,9 +293,7 @@ func TestWatermill(t *testing.T) {
 		}()
 		m := message.NewMessage("uuid-1", []byte("a"))
 		m.Metadata.Set("tenant", "acme")
-		if err := channel.Publish("orders", m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, channel.Publish("orders", m))
 
 		e := collect(t, r.broker, poison, 1, foreign.Watermill)["a"]
 		want := dlq.Entry{
@@ -336,4 +310,12 @@ func TestWatermill(t *testing.T) {
 			t.Errorf("subscriber %q, want gochannel.GoChannel", got)
 		}
 	})
+}
+
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

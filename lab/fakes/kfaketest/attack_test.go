@@ -29,9 +29,7 @@ func (w *world) store(topic string, codec kafkago.Compression, bodies ...[]byte)
 	if err == nil {
 		err = res.Error
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 }
 
 // deadLetters reads what is in a dead-letter topic, until there are n.
@@ -39,9 +37,7 @@ func (w *world) deadLetters(topic string, n int) (all []dlq.Entry) {
 	w.Helper()
 	b := w.broker(func(o *kafka.Options) { o.Group = "reader" })
 	c, err := consumer.New(b, consumer.Config{DeadLetter: dlq.Discard})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	ctx, cancel := context.WithTimeout(w.Context(), limit)
 	defer cancel()
 	c.Handle(topic, func(_ context.Context, m *brokers.Message) error {

@@ -45,9 +45,7 @@ func (c *countedConn) Close() error {
 // second of each, which name no partition, and few connections.
 func TestIdlePartitionsCostNothing(t *testing.T) {
 	w := newWorld(t)
-	if err := w.cluster.CreateTopic("orders", 1000, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cluster.CreateTopic("orders", 1000, nil))
 	var conns counted
 	w.run(w.broker(func(o *kafka.Options) { o.Dial = conns.dial }), "orders")
 	first := w.broker()
@@ -75,9 +73,7 @@ func TestIdlePartitionsCostNothing(t *testing.T) {
 // another worker has handled, asks three brokers, not a thousand partitions.
 func TestStartWithManyPartitions(t *testing.T) {
 	w := newWorld(t)
-	if err := w.cluster.CreateTopic("orders", 1000, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cluster.CreateTopic("orders", 1000, nil))
 	stop, _ := w.run(w.broker(), "orders")
 	var bodies []string
 	for i := range 3000 {
@@ -86,9 +82,7 @@ func TestStartWithManyPartitions(t *testing.T) {
 	from := w.broker()
 	w.publish(from, "orders", bodies...)
 	w.until("what came before", w.all(bodies))
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 	offsets := w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, TopLevel: true, Count: -1})
 	var versions, logs atomic.Int64
 	for _, key := range []kmsg.Key{kmsg.ApiVersions, kmsg.Metadata, kmsg.OffsetForLeaderEpoch} {
@@ -132,14 +126,10 @@ func TestNewLeaders(t *testing.T) {
 		w.cluster.ShufflePartitionLeaders()
 	}
 	w.served(from, "after")
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 	stop, _ = w.run(w.broker(), "orders")
 	w.served(from, "later")
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 	if log := w.log(); strings.Contains(log, "has been cut") {
 		t.Errorf("no log was cut, and it is reported:\n%s", log)
 	}
@@ -186,9 +176,7 @@ func TestLostFetchSessions(t *testing.T) {
 func TestHungBrokerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if err := w.cluster.CreateTopic("orders", 30, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cluster.CreateTopic("orders", 30, nil))
 	w.run(w.broker(), "orders")
 	from := w.broker()
 	w.publish(from, "orders", "first")
@@ -234,9 +222,7 @@ func TestHungBrokerDelaysNoOther(t *testing.T) {
 func TestFailingPartitionDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, kfake.NumBrokers(1))
-	if err := w.cluster.CreateTopic("orders", 10, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cluster.CreateTopic("orders", 10, nil))
 	w.run(w.broker(), "orders")
 	from := w.broker()
 	w.publish(from, "orders", "first")

@@ -27,25 +27,19 @@ func TestInspectOfACluster(t *testing.T) {
 		if err == nil {
 			err = answer.Errors[topic]
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	inspect := func(topic string) (found []string) {
 		t.Helper()
 		sub := brokers.Subscription{Topics: []string{topic}, Group: "of-" + topic, DeadLetters: map[string]string{topic: topic + "-dead"}, MaxDelay: time.Minute, MaxAttempts: 10, InFlight: 10}
 		b := w.broker()
 		source, err := b.Open(t.Context(), sub)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := source.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 		all, err := b.Inspect(t.Context(), sub)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, f := range all {
 			found = append(found, f.Severity.String()+" "+f.Topic+" "+f.Setting+" "+f.Value)
 		}

@@ -58,9 +58,7 @@ func TestRolloutOfStaticWorkersMovesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.goByProtocol()
-	if err := w.cluster.CreateTopic("orders", 20, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cluster.CreateTopic("orders", 20, nil))
 	from := w.broker()
 	const workers = 10
 	var stops [workers]func() error
@@ -96,9 +94,7 @@ func TestTwoWorkersWithOneInstanceID(t *testing.T) {
 	from := w.broker()
 	b := w.broker(func(o *kafka.Options) { o.InstanceID, o.SessionTimeout = "worker-1", 5*time.Second })
 	c, err := consumer.New(b, consumer.Config{DeadLetter: "*-dead", Logger: slog.New(slog.NewTextHandler(w, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Handle("orders", w.handle)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(t.Context()) }()
@@ -142,9 +138,7 @@ func TestInstanceIDOfTwoSources(t *testing.T) {
 	b := w.broker(func(o *kafka.Options) { o.InstanceID = "worker-1" })
 	sub := brokers.Subscription{Topics: []string{"orders"}, Group: group, MaxDelay: time.Minute}
 	s, err := b.Open(t.Context(), sub)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := b.Open(t.Context(), sub); !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), `"worker-1"`) {
 		t.Errorf("the second source opens with %v", err)
 	}

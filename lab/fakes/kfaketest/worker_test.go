@@ -48,18 +48,14 @@ func newWorld(t *testing.T, options ...kfake.Opt) *world {
 	t.Helper()
 	options = append([]kfake.Opt{kfake.NumBrokers(3), kfake.GroupMinSessionTimeout(500 * time.Millisecond)}, options...)
 	cluster, err := kfake.NewCluster(options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(cluster.Close)
 	return &world{T: t, cluster: cluster, runs: make(map[string]int)}
 }
 
 func (w *world) create(topic string) {
 	w.Helper()
-	if err := w.cluster.CreateTopic(topic, 4, nil); err != nil {
-		w.Fatal(err)
-	}
+	must(w, w.cluster.CreateTopic(topic, 4, nil))
 }
 
 func (w *world) broker(change ...func(*kafka.Options)) *kafka.Broker {
@@ -69,9 +65,7 @@ func (w *world) broker(change ...func(*kafka.Options)) *kafka.Broker {
 		f(&o)
 	}
 	b, err := kafka.New(o)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	w.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -133,9 +127,7 @@ func (w *world) run(b *kafka.Broker, topics ...string) (stop func() error, ended
 		Retry:        retry.Policy{Backoff: retry.Backoff{Base: 100 * time.Millisecond}},
 		Logger:       slog.New(slog.NewTextHandler(w, nil)),
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	for _, topic := range topics {
 		c.Handle(topic, w.handle)
 	}
@@ -153,9 +145,7 @@ func (w *world) publish(b *kafka.Broker, topic string, bodies ...string) {
 	for _, body := range bodies {
 		msgs = append(msgs, brokers.Message{Key: body, Body: []byte(body)})
 	}
-	if err := b.Publish(w.Context(), topic, msgs...); err != nil {
-		w.Fatal(err)
-	}
+	must(w, b.Publish(w.Context(), topic, msgs...))
 }
 
 func (w *world) until(what string, ok func() bool) {
@@ -429,9 +419,7 @@ func TestRightsOfAReader(t *testing.T) {
 		}
 	}
 	src, err := w.broker(login("reader", "secret")).Open(ctx, sub)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ds, err := src.Receive(ctx, 10)
 	if err != nil || len(ds) != 1 {
 		t.Fatalf("Receive: %d deliveries, %v", len(ds), err)
@@ -457,9 +445,7 @@ func isClosed(c <-chan struct{}) bool {
 func rightsOf(t *testing.T, page string) (rights []kfake.ACL) {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return rightsIn(string(text))
 }
 
@@ -521,9 +507,7 @@ func TestRegroupingIsNoError(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	src, err := b.Open(ctx, brokers.Subscription{Topics: []string{"orders"}, MaxDelay: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if ds, err := src.Receive(ctx, 1); err != nil || len(ds) != 1 || refused.Load() <= 3 {
 		t.Errorf("Receive: %d messages, %v, after %d commits", len(ds), err, refused.Load())
 	}
@@ -601,9 +585,7 @@ func TestDeletedDeadLetterTopicHoldsUpNoOther(t *testing.T) {
 	w.run(w.broker(), "orders", "refunds")
 	w.publish(b, "orders", "dead a")
 	w.until("a dead letter", func() bool { return w.stored("orders-dead") == 1 })
-	if err := w.cluster.DeleteTopic("orders-dead"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cluster.DeleteTopic("orders-dead"))
 	w.publish(b, "orders", "dead b")
 	w.until("a dead letter that has no topic", func() bool { return w.ran("dead b") == 1 })
 	w.publish(b, "orders", "good", "retry")
@@ -652,9 +634,7 @@ func TestTopicsThatMakeThemselves(t *testing.T) {
 	}
 	w.publish(b, "orders", "before")
 	w.until("a message", func() bool { return w.succeeded("before") })
-	if err := w.cluster.DeleteTopic("orders"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cluster.DeleteTopic("orders"))
 	w.until("an error", func() bool { return strings.Contains(w.log(), "create the topic, or correct its name") })
 	if err := leave(); err != nil {
 		t.Error(err)
@@ -667,4 +647,12 @@ func TestTopicsThatMakeThemselves(t *testing.T) {
 	w.create("orders")
 	w.publish(b, "orders", "after", "retry after")
 	w.until("the new topic", func() bool { return w.succeeded("after") && w.succeeded("retry after") })
+}
+
+// must fails the test at once if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

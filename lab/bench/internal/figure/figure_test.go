@@ -3,7 +3,6 @@ package figure
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -81,32 +80,6 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	})
 	if ran || !errors.Is(err, context.Canceled) || out.String() != "a\t-\ts\t<= 1\tfailed\n" {
 		t.Errorf("after an interrupt: second ran: %v, error %v, printed %q", ran, err, &out)
-	}
-}
-
-func TestRoundsAreAsManyAsThereIsTimeFor(t *testing.T) {
-	for took, want := range map[time.Duration]int{time.Minute: 5, 4 * time.Minute: 2, 20 * time.Minute: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-			defer cancel()
-			rounds := 0
-			for range Rounds(ctx, 5) {
-				rounds++
-				time.Sleep(took)
-			}
-			if rounds != want {
-				t.Errorf("%d rounds of %v in 15 minutes, want %d of 5", rounds, took, want)
-			}
-		})
-	}
-}
-
-func TestMatches(t *testing.T) {
-	m := Measurement{Name: "throughput", Figures: []*Figure{AtMost("late", "ms", 1)}}
-	for only, want := range map[string]bool{"": true, "^through": true, "late": true, "early": false} {
-		if got := m.Matches(regexp.MustCompile(only)); got != want {
-			t.Errorf("Matches(%q) = %v, want %v", only, got, want)
-		}
 	}
 }
 

@@ -1,12 +1,8 @@
 package letters
 
 import (
-	"context"
-	"errors"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
@@ -46,23 +42,4 @@ func TestRates(t *testing.T) {
 	if err != nil || len(clusters.Clusters) != 20 {
 		t.Errorf("%d clusters, %v, want 20", len(clusters.Clusters), err)
 	}
-}
-
-func TestTooFew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broker := memory.New(memory.Options{})
-		defer broker.Close(t.Context())
-		if err := broker.Publish(t.Context(), "short", Letter(0)); err != nil {
-			t.Fatal(err)
-		}
-		source, err := broker.Open(t.Context(), collect.Subscription("", "short"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if rate, err := Consume(ctx, source, 2); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Consume of more than there are = %g, %v", rate, err)
-		}
-	})
 }
