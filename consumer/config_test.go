@@ -187,10 +187,7 @@ func TestEveryFieldOfConfigIsChecked(t *testing.T) {
 // register adds faulty registrations and returns what Run says of them.
 func register(t *testing.T, cfg consumer.Config, handle func(*consumer.Consumer)) error {
 	t.Helper()
-	c, err := consumer.New(memory.New(memory.Options{}), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(consumer.New(memory.New(memory.Options{}), cfg))
 	handle(c)
 	ctx, stop := context.WithCancel(t.Context())
 	stop() // should Run accept the registrations, it must come back all the same
@@ -329,10 +326,7 @@ func TestFaultsThatTheBrokerReveals(t *testing.T) {
 	publish(t, broker, "orders", "one")
 	cfg := quiet()
 	cfg.HoldLimit = time.Hour
-	c, err := consumer.New(broker, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(consumer.New(broker, cfg))
 	handled := false
 	c.HandleWith("orders", func(context.Context, *brokers.Message) error { handled = true; return nil }, consumer.Topic{HandlerTimeout: time.Minute})
 	c.Handle("refunds", done)
@@ -403,13 +397,10 @@ func (d deaf) Open(context.Context, brokers.Subscription) (brokers.Source, error
 
 func TestBrokerThatCannotBeOpened(t *testing.T) {
 	for _, why := range []error{errors.New("connection refused"), fmt.Errorf("queue orders: %w", brokers.ErrMisconfigured)} {
-		c, err := consumer.New(deaf{memory.New(memory.Options{}), why}, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must(consumer.New(deaf{memory.New(memory.Options{}), why}, quiet()))
 		c.Handle("orders", done)
 		c.Handle("refunds", done)
-		err = c.Run(t.Context())
+		err := c.Run(t.Context())
 		if want := "consumer: open orders, refunds: no message was touched: " + why.Error(); !errors.Is(err, why) || err.Error() != want {
 			t.Errorf("Run = %v, want %s", err, want)
 		}
@@ -419,10 +410,7 @@ func TestBrokerThatCannotBeOpened(t *testing.T) {
 func TestRunWithAContextThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := brokerWith("orders", "one")
-		c, err := consumer.New(broker, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must(consumer.New(broker, quiet()))
 		c.Handle("orders", func(context.Context, *brokers.Message) error { t.Error("handled"); return nil })
 		ctx, stop := context.WithCancel(t.Context())
 		stop()

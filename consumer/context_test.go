@@ -21,10 +21,7 @@ type valueKey struct{}
 func TestContextOfAHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := brokerWith("orders", "one")
-		c, err := consumer.New(broker, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must(consumer.New(broker, quiet()))
 		ctx, stop := context.WithCancel(context.WithValue(t.Context(), valueKey{}, "of Run"))
 		c.Handle("orders", func(ctx context.Context, m *brokers.Message) error {
 			deadline, ok := ctx.Deadline()
@@ -259,9 +256,7 @@ func TestProducersIdempotencyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		headers := brokers.Headers{{Name: "idempotency-key", Value: "order-17"}}
-		if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: "a", Headers: headers}, brokers.Message{ID: "b"}); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", brokers.Message{ID: "a", Headers: headers}, brokers.Message{ID: "b"})
 		keys := map[string]string{}
 		cfg := quiet()
 		cfg.Concurrency = 1

@@ -176,9 +176,7 @@ func TestHangingKeyStopsNoOthers(t *testing.T) {
 				m.Key = "bad"
 				want = append(want, m.ID)
 			}
-			if err := broker.Publish(t.Context(), "orders", m); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", m)
 			time.Sleep(100 * time.Millisecond)
 		}
 		w.stopAfter(10 * time.Minute)

@@ -65,9 +65,7 @@ func TestDeadlines(t *testing.T) {
 					d.Message.PublishedAt = time.Time{}
 				}
 			}
-			if err := broker.Publish(t.Context(), "orders", tt.message); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", tt.message)
 			time.Sleep(time.Minute)
 			var runs atomic.Int32
 			cfg := quiet()
@@ -231,9 +229,7 @@ func TestDeadlinesInABatch(t *testing.T) {
 		late := until("2000-01-01T00:00:05Z")
 		late.ID = "late"
 		for _, m := range []brokers.Message{until("2000-01-01T00:01:00Z"), late, {ID: "last"}} {
-			if err := broker.Publish(t.Context(), "orders", m); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", m)
 			time.Sleep(4 * time.Second)
 		}
 		w.stopAfter(5 * time.Minute)
@@ -368,9 +364,7 @@ func TestStartAfter(t *testing.T) {
 				remembering(broker, time.Time{})
 			}
 			began := time.Now()
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{PublishedAt: began.Add(-tt.age)}); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", brokers.Message{PublishedAt: began.Add(-tt.age)})
 			cfg := quiet()
 			seen := record(&cfg)
 			cfg.Retry = every(time.Minute, 10)
@@ -438,9 +432,7 @@ func TestStartAfterIsForFirstRuns(t *testing.T) {
 func TestDeadlineBeforeStartAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
-		if err := broker.Publish(t.Context(), "orders", until("2000-01-01T00:30:00Z")); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", until("2000-01-01T00:30:00Z"))
 		var runs atomic.Int32
 		w := startCounting(t, broker, quiet(), &runs, consumer.Topic{StartAfter: time.Hour})
 		w.stopAfter(2 * time.Hour)
@@ -453,12 +445,9 @@ func TestDeadlineBeforeStartAfter(t *testing.T) {
 // The broker keeps an order that the first delay would turn into a wait of each
 // message behind the other.
 func TestStartAfterOnAnOrderedBroker(t *testing.T) {
-	c, err := consumer.New(memory.New(memory.Options{Ordered: true}), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(consumer.New(memory.New(memory.Options{Ordered: true}), quiet()))
 	c.HandleWith("orders", done, consumer.Topic{StartAfter: time.Second})
-	err = c.Run(t.Context())
+	err := c.Run(t.Context())
 	if _, ok := errors.AsType[*settings.Error](err); !ok || !strings.Contains(err.Error(), `Topic("orders").StartAfter`) {
 		t.Errorf("Run = %v, want a fault of StartAfter", err)
 	}

@@ -256,9 +256,7 @@ func randomDrain(t *testing.T, seed uint64) {
 		if dice.chance(0.5) {
 			m.Key = fmt.Sprint(i % 5)
 		}
-		if err := broker.Publish(t.Context(), "orders", m); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", m)
 	}
 	cfg := quiet()
 	cfg.Concurrency = 1 + int(dice.upTo(5))

@@ -236,10 +236,7 @@ func TestContextsOfEvents(t *testing.T) {
 		s := &span{seen: map[consumer.EventKind]int{}}
 		cfg := quiet()
 		cfg.Observers = []consumer.Observer{s}
-		c, err := consumer.New(broker, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must(consumer.New(broker, cfg))
 		c.Handle("orders", func(_ context.Context, m *brokers.Message) error {
 			if string(m.Body) == "bad" {
 				return classify.Permanent(errBusy)

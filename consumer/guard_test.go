@@ -545,9 +545,7 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 			topics := []string{"limit", "token", "time", "slot", "doubt", "batch"}
 			for _, topic := range topics {
 				for i := range 8 {
-					if err := broker.Broker.Publish(t.Context(), topic, brokers.Message{Key: fmt.Sprint(i % 4), Body: []byte(fmt.Sprint(topic, i))}); err != nil {
-						t.Fatal(err)
-					}
+					send(t, broker.Broker, topic, brokers.Message{Key: fmt.Sprint(i % 4), Body: []byte(fmt.Sprint(topic, i))})
 				}
 			}
 			time.Sleep(time.Second)
@@ -609,9 +607,7 @@ func TestKeysInAPause(t *testing.T) {
 			return nil
 		}))
 		for i := range 600 {
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: fmt.Sprint("k", i%7), Body: []byte(strconv.Itoa(i + 1))}); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", brokers.Message{Key: fmt.Sprint("k", i%7), Body: []byte(strconv.Itoa(i + 1))})
 			time.Sleep(10 * time.Millisecond)
 			switch i {
 			case 100, 300:

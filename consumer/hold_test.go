@@ -184,9 +184,7 @@ func TestHoldingThatIsDear(t *testing.T) {
 		bubble(t, tt.name, func(t *testing.T) {
 			broker := newTap(memory.Options{})
 			broker.maxHold = 20 * time.Millisecond
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: "k", Body: []byte("one")}); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", brokers.Message{Key: "k", Body: []byte("one")})
 			cfg := quiet()
 			cfg.OrderByKey, cfg.HoldLimit, cfg.Retry = tt.byKey, tt.hold, every(tt.delay, 5)
 			began, runs := time.Now(), 0

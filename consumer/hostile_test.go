@@ -49,9 +49,7 @@ func TestHostileHeaders(t *testing.T) {
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{Headers: slices.Clone(tt.headers)}); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", brokers.Message{Headers: slices.Clone(tt.headers)})
 			began := time.Now()
 			runs := 0
 			cfg := quiet()
@@ -105,9 +103,7 @@ func TestHandlerThatChangesItsMessage(t *testing.T) {
 				broker := memory.New(memory.Options{})
 				follower := published
 				follower.ID = "m-2"
-				if err := broker.Publish(t.Context(), "orders", published, follower); err != nil {
-					t.Fatal(err)
-				}
+				send(t, broker, "orders", published, follower)
 				cfg := quiet()
 				cfg.HoldLimit, cfg.OrderByKey = hold, byKey
 				cfg.Retry.MaxAttempts = 3

@@ -172,9 +172,7 @@ func TestNothingStartsAfterItsLease(t *testing.T) {
 				}, consumer.Topic{BatchSize: 10, BatchWait: 40 * time.Second})
 			})
 			time.Sleep(20 * time.Second)
-			if err := broker.Broker.Publish(t.Context(), "orders", tt.early...); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker.Broker, "orders", tt.early...)
 			time.Sleep(35 * time.Second)
 			publish(t, broker.Broker, "orders", "good")
 			time.Sleep(5 * time.Minute)
@@ -258,9 +256,7 @@ func TestEndOfASessionLosesWhatCameInIt(t *testing.T) {
 		for _, m := range []brokers.Message{
 			{Body: []byte("held")}, {Body: []byte("running"), Key: "k"}, {Body: []byte("behind"), Key: "k"}, {Body: []byte("queued")},
 		} {
-			if err := broker.Broker.Publish(t.Context(), "orders", m); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker.Broker, "orders", m)
 		}
 		cfg := quiet()
 		seen := record(&cfg)

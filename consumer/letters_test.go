@@ -48,9 +48,7 @@ func TestDeadLetterNamesTheGroupOfItsSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := newTap(memory.Options{})
 		broker.group = "billing"
-		if err := broker.Publish(t.Context(), "orders", brokers.Message{}); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", brokers.Message{})
 		w := start(t, broker, quiet(), orders(func(context.Context, *brokers.Message) error { return classify.Permanent(errors.New("no")) }))
 		synctest.Wait()
 		if got := oneDeadLetter(t, broker.Broker, "orders").Group; got != "billing" {
@@ -66,9 +64,7 @@ func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 		sent := brokers.Message{ID: "m-1", Key: "customer-7", Body: []byte(`{"no":1}`),
 			Headers:     brokers.Headers{{Name: "traceparent", Value: "00-1"}, {Name: "b", Value: "2"}, {Name: "b", Value: "3"}},
 			PublishedAt: time.Now().Add(-time.Hour).UTC()}
-		if err := broker.Publish(t.Context(), "orders", sent); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", sent)
 		cfg := quiet()
 		cfg.Group, cfg.Instance, cfg.Retry = "billing", "worker-1", every(10*time.Second, 3)
 		began := time.Now()
@@ -282,9 +278,7 @@ func TestPartlyPublishedDeadLetters(t *testing.T) {
 			return memory.Fault{}
 		}})
 		for i := range 4 {
-			if err := broker.Broker.Publish(t.Context(), "orders", brokers.Message{ID: fmt.Sprintf("m-%d", i)}); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker.Broker, "orders", brokers.Message{ID: fmt.Sprintf("m-%d", i)})
 		}
 		var runs atomic.Int32
 		cfg := quiet()

@@ -24,9 +24,7 @@ func publishKeyed(t *testing.T, broker brokers.Broker, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		key, _, _ := strings.Cut(name, "-")
-		if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: name, Key: key, Body: []byte(name)}); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", brokers.Message{ID: name, Key: key, Body: []byte(name)})
 	}
 }
 

@@ -40,10 +40,7 @@ func start(t *testing.T, broker brokers.Broker, cfg consumer.Config, register fu
 	if len(cfg.Observers) > 0 { // observing costs what a worker without it does not pay
 		cfg.Observers = append(slices.Clip(cfg.Observers), observing(func(e consumer.Event) { checkFields(t, e) }))
 	}
-	c, err := consumer.New(broker, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(consumer.New(broker, cfg))
 	register(c)
 	ctx, stop := context.WithCancel(t.Context())
 	w := &worker{t: t, stop: stop, done: make(chan error, 1)}
@@ -86,12 +83,19 @@ func (w *worker) stopAfter(d time.Duration) {
 // sleep lets time pass, which is that of the bubble.
 func sleep(d time.Duration) { time.Sleep(d) }
 
+// send publishes messages.
+func send(t *testing.T, broker brokers.Broker, topic string, messages ...brokers.Message) {
+	t.Helper()
+	if err := broker.Publish(t.Context(), topic, messages...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish publishes a message with nothing but a body for each of bodies.
 func publish(t *testing.T, broker brokers.Broker, topic string, bodies ...string) {
 	t.Helper()
 	for _, body := range bodies {
-		if err := broker.Publish(t.Context(), topic, brokers.Message{Body: []byte(body)}); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, topic, brokers.Message{Body: []byte(body)})
 	}
 }
 

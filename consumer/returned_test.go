@@ -104,9 +104,7 @@ func (p *post) live(t *testing.T, broker brokers.Broker, every, length time.Dura
 		p.sent[body] = time.Now()
 		p.mu.Unlock()
 		m := brokers.Message{ID: body, Key: "key-" + body[len(body)-1:], Body: []byte(body)}
-		if err := broker.Publish(t.Context(), "orders", m); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", m)
 		time.Sleep(every)
 	}
 }
@@ -383,9 +381,7 @@ func TestReturnedLettersHoldNoKey(t *testing.T) {
 			p.mu.Lock()
 			p.sent["live-0"] = time.Now()
 			p.mu.Unlock()
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{Key: "key-0", Body: []byte("live-0")}); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", brokers.Message{Key: "key-0", Body: []byte("live-0")})
 			time.Sleep(30 * time.Second)
 			p.inTime(t, 100*time.Millisecond)
 			w.stopAfter(time.Hour)

@@ -205,9 +205,7 @@ func TestPartlyFailedSettlement(t *testing.T) {
 			return memory.Fault{}
 		}})
 		for _, id := range []string{"first", "2", "3", "4"} {
-			if err := broker.Publish(t.Context(), "orders", brokers.Message{ID: id, Body: []byte(id)}); err != nil {
-				t.Fatal(err)
-			}
+			send(t, broker, "orders", brokers.Message{ID: id, Body: []byte(id)})
 		}
 		cfg := quiet()
 		cfg.Concurrency, cfg.Prefetch = 1, 5

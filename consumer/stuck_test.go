@@ -128,9 +128,7 @@ func TestStuckHandlerReturnsDuringTheDrain(t *testing.T) {
 func returnsLate(t *testing.T, after time.Duration, result error) {
 	broker := newTap(with(memory.Fault{Err: errors.New("i/o timeout")}, func(op memory.Op) bool { return op.Operation == memory.Settle && op.ID == "well" }))
 	for _, id := range []string{"deaf", "well"} {
-		if err := broker.Broker.Publish(t.Context(), "orders", brokers.Message{ID: id, Key: id, Body: []byte(id)}); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker.Broker, "orders", brokers.Message{ID: id, Key: id, Body: []byte(id)})
 	}
 	cfg := quiet()
 	cfg.DrainTimeout, cfg.OrderByKey = 10*time.Second, true

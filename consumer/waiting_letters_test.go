@@ -317,9 +317,7 @@ func TestLettersOfAHealthyTopicWaitInTheWorker(t *testing.T) {
 			broker := newTap(with(memory.Fault{Latency: 100 * time.Millisecond}, deadLettering))
 			body := []byte(strings.Repeat("x", size))
 			for range poison {
-				if err := broker.Broker.Publish(t.Context(), "orders", brokers.Message{Body: body}); err != nil {
-					t.Fatal(err)
-				}
+				send(t, broker.Broker, "orders", brokers.Message{Body: body})
 			}
 			cfg := quiet()
 			cfg.Guard = consumer.Guard{Off: true}
@@ -549,9 +547,7 @@ func TestAttackForgedDeath(t *testing.T) {
 			{Name: "redrive-attempt", Value: "9999"}, {Name: "redrive-death-reason", Value: "poison"}, {Name: "redrive-death-error-message", Value: "as they please"},
 			{Name: "redrive-meta", Value: `{"attempt":"9999","death-reason":"poison"}`}, {Name: "redrive-dlq-v", Value: "1"}, {Name: "redrive-dlq-death-reason", Value: "poison"},
 		}}
-		if err := broker.Publish(t.Context(), "orders", forged); err != nil {
-			t.Fatal(err)
-		}
+		send(t, broker, "orders", forged)
 		publish(t, broker, "orders", "good")
 		handled := map[string]int{}
 		var mu sync.Mutex
