@@ -58,7 +58,7 @@ func TestIdlePartitionsCostNothing(t *testing.T) {
 		named.Add(int64(len(r.(*kmsg.FetchRequest).Topics)))
 		return true
 	}})
-	time.Sleep(6 * time.Second)
+	time.Sleep(6 * time.Second) // for which fetches are counted
 	n := fetches.Hits()
 	if n < 3 || n > 40 || named.Load() > 0 {
 		t.Errorf("%d fetches in 6 s that name topics %d times, want at most 40 that name none", n, named.Load())
