@@ -77,9 +77,7 @@ func TestServerFaults(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				f := newFleet(t, generator(t, 1), 3, budget.Config{Share: 0.2, Floor: 10})
-				f.join()
+			onFleet(t, 1, 3, budget.Config{Share: 0.2, Floor: 10}, func(t *testing.T, f *fleet) {
 				f.told.take()
 				work := func(ticks int) {
 					for range ticks {
@@ -143,9 +141,7 @@ func TestWrongPasswordFromTheStart(t *testing.T) {
 // TestReturnNeedsGoodAnswers has a server that fails every third call: a worker
 // does not come and go with it.
 func TestReturnNeedsGoodAnswers(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 3), 1, budget.Mesh())
-		f.join()
+	onFleet(t, 3, 1, budget.Mesh(), func(t *testing.T, f *fleet) {
 		calls := 0
 		f.clients[0].AddHook(hook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 			if calls++; calls%3 == 0 {
@@ -174,9 +170,7 @@ func TestRedisForgets(t *testing.T) {
 	t.Parallel()
 	for name, snapshot := range map[string]bool{"all": false, "the latest": true} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				f := newFleet(t, generator(t, 4), 5, budget.Config{Share: 0.1, Floor: 3})
-				f.join()
+			onFleet(t, 4, 5, budget.Config{Share: 0.1, Floor: 3}, func(t *testing.T, f *fleet) {
 				f.told.take()
 				old := map[string]string{}
 				names, _ := f.server.HKeys(key)
@@ -218,9 +212,7 @@ func TestRedisForgets(t *testing.T) {
 // TestSomeAreCutOff cuts half of the workers off for a while: they have their
 // part of the floor, which the pool has as well.
 func TestSomeAreCutOff(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 5), 8, budget.Config{Share: 0.1, Floor: 5})
-		f.join()
+	onFleet(t, 5, 8, budget.Config{Share: 0.1, Floor: 5}, func(t *testing.T, f *fleet) {
 		var mu sync.Mutex
 		cut := false
 		for _, c := range f.clients[:4] {
@@ -333,9 +325,7 @@ func TestEvictingServer(t *testing.T) {
 
 // TestLeasesOfALateAnswerAreOfUse answers after the patience, with leases.
 func TestLeasesOfALateAnswerAreOfUse(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 8), 1, budget.Mesh())
-		f.join()
+	onFleet(t, 8, 1, budget.Mesh(), func(t *testing.T, f *fleet) {
 		f.lease(0, 8)
 		f.pass(10 * time.Second) // they are past
 		f.clients[0].AddHook(hook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {

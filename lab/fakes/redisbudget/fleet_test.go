@@ -142,6 +142,15 @@ func newFleet(t *testing.T, rng *rand.Rand, n int, c budget.Config) *fleet {
 	return f
 }
 
+// onFleet runs a test in virtual time on n workers that have joined.
+func onFleet(t *testing.T, seed uint64, n int, c budget.Config, test func(*testing.T, *fleet)) {
+	inBubble(t, func(t *testing.T) {
+		f := newFleet(t, generator(t, seed), n, c)
+		f.join()
+		test(t, f)
+	})
+}
+
 // add has one more worker.
 func (f *fleet) add() {
 	f.Helper()
@@ -296,9 +305,7 @@ func TestFleetKeepsItsBudget(t *testing.T) {
 	t.Parallel()
 	for _, c := range []budget.Config{budget.Queue(), budget.Mesh(), {Share: 0.01, Floor: 5}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				f := newFleet(t, generator(t, 1), 8, c)
-				f.join()
+			onFleet(t, 1, 8, c, func(t *testing.T, f *fleet) {
 				income := c.Share*200 + c.Floor
 				joined, gone := len(f.started), 0
 				for i := range 600 {

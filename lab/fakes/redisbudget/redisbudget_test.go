@@ -16,9 +16,7 @@ import (
 // TestFewRetriesAreNotHeldUp has a healthy fleet in which a retry comes now and
 // then.
 func TestFewRetriesAreNotHeldUp(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 1), 5, budget.Queue())
-		f.join()
+	onFleet(t, 1, 5, budget.Queue(), func(t *testing.T, f *fleet) {
 		f.pass(10 * time.Second)
 		for range 300 {
 			for i := range f.workers {
@@ -36,9 +34,7 @@ func TestFewRetriesAreNotHeldUp(t *testing.T) {
 
 // TestOneWorkerGetsThePool has one worker of ten with all the retries.
 func TestOneWorkerGetsThePool(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 2), 10, budget.Config{Share: 0.1, Floor: 7})
-		f.join()
+	onFleet(t, 2, 10, budget.Config{Share: 0.1, Floor: 7}, func(t *testing.T, f *fleet) {
 		for range 600 {
 			for i := range f.workers {
 				f.deposit(i, 10) // 100 a second
@@ -65,9 +61,7 @@ func TestLoadTakesFewCalls(t *testing.T) {
 		want                float64
 	}{{20, 1, 0.1}, {200, 10, 0.01}, {10, 10, 0.03}} {
 		t.Run(fmt.Sprintf("%+v", tt), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				f := newFleet(t, generator(t, 13), 3, budget.Queue())
-				f.join()
+			onFleet(t, 13, 3, budget.Queue(), func(t *testing.T, f *fleet) {
 				work := func() {
 					for range 200 {
 						for i := range f.workers {
@@ -113,9 +107,7 @@ func (f *fleet) lease(i, n int) {
 }
 
 func TestLeaseAtHandMakesNoCall(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 4), 1, budget.Mesh())
-		f.join()
+	onFleet(t, 4, 1, budget.Mesh(), func(t *testing.T, f *fleet) {
 		f.lease(0, 10)
 		before := f.statusOf(0)
 		f.withdraw(0)
@@ -133,9 +125,7 @@ func TestLeaseAtHandMakesNoCall(t *testing.T) {
 // TestLeasesGoBack has a worker that stops asking: the server gets its tokens,
 // for another one.
 func TestLeasesGoBack(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 5), 2, budget.Config{Share: 0.1, Floor: 10})
-		f.join()
+	onFleet(t, 5, 2, budget.Config{Share: 0.1, Floor: 10}, func(t *testing.T, f *fleet) {
 		f.pass(30 * time.Second)
 		f.lease(0, 8)
 		report := func() {
@@ -161,9 +151,7 @@ func TestLeasesGoBack(t *testing.T) {
 }
 
 func TestRefundGivesTheTokenBack(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 5), 1, budget.Config{Share: 0.001, Floor: 0.1})
-		f.join()
+	onFleet(t, 5, 1, budget.Config{Share: 0.001, Floor: 0.1}, func(t *testing.T, f *fleet) {
 		for range 100 {
 			if _, ok := f.withdraw(0); ok {
 				f.refund(0)
@@ -178,9 +166,7 @@ func TestRefundGivesTheTokenBack(t *testing.T) {
 }
 
 func TestNowOrNever(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 6), 1, budget.Config{Share: 0.1, Floor: 0.01})
-		f.join()
+	onFleet(t, 6, 1, budget.Config{Share: 0.1, Floor: 0.01}, func(t *testing.T, f *fleet) {
 		w := f.workers[0]
 		for range 10 {
 			f.withdraw(0)
@@ -235,9 +221,7 @@ func TestSnapshotAndStatus(t *testing.T) {
 }
 
 func TestKey(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 10), 2, budget.Queue())
-		f.join()
+	onFleet(t, 10, 2, budget.Queue(), func(t *testing.T, f *fleet) {
 		for range 250 {
 			f.pass(5 * time.Second)
 			f.deposit(0, 5)
@@ -261,9 +245,7 @@ func TestKey(t *testing.T) {
 
 // TestClockOfTheServer has the server's clock set, back and forth.
 func TestClockOfTheServer(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := newFleet(t, generator(t, 11), 3, budget.Queue())
-		f.join()
+	onFleet(t, 11, 3, budget.Queue(), func(t *testing.T, f *fleet) {
 		for i, step := range []time.Duration{-20_000 * time.Hour, time.Hour, -time.Hour, 20_000 * time.Hour} {
 			f.now = f.now.Add(step)
 			for j := range f.skew {
