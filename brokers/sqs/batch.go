@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
+	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	batchSize = 10
+	batchSize = 10 // entries, the most of SQS
 
-	// callsAtOnce is how many calls with batches one settlement or publish has
-	// open.
+	// callsAtOnce is how many calls one settlement, publish or survey has open: as
+	// many as polls are by default, which bring what is settled.
 	callsAtOnce = 32
 )
 
@@ -32,81 +32,72 @@ type span struct{ from, to int }
 // remove deletes messages. It returns one error per handle, or nil when all
 // went well, as hide, hideInOrder and send do.
 func (c *client) remove(ctx context.Context, url string, handles []string) []error {
-	return c.callers.inParallel(len(handles), tens(len(handles)), func(s span, errs []error) error {
-		entries := make([]types.DeleteMessageBatchRequestEntry, len(errs))
-		for i := range entries {
-			entries[i] = types.DeleteMessageBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &handles[s.from+i]}
+	return c.inBatches(ctx, removing, url, tens(len(handles)), callsAtOnce, func(ctx context.Context, s span, errs []error) error {
+		in := &awssqs.DeleteMessageBatchInput{QueueUrl: &url, Entries: make([]types.DeleteMessageBatchRequestEntry, len(errs))}
+		for i := range in.Entries {
+			in.Entries[i] = types.DeleteMessageBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &handles[s.from+i]}
 		}
-		return c.call(ctx, removing, queueName(url), c.timeout, func(ctx context.Context) error {
-			out, err := c.settles.DeleteMessageBatch(ctx, &awssqs.DeleteMessageBatchInput{QueueUrl: &url, Entries: entries})
-			if err != nil {
-				return err
-			}
+		out, err := c.settles.DeleteMessageBatch(ctx, in)
+		if err == nil {
 			note(errs, removing, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
-			return nil
-		})
+		}
+		return err
 	})
 }
 
 // hide changes visibility timeouts.
 func (c *client) hide(ctx context.Context, url string, changes []change) []error {
-	return c.callers.inParallel(len(changes), tens(len(changes)), c.hiding(ctx, url, changes))
+	return c.hideAtOnce(ctx, url, changes, callsAtOnce)
 }
 
 // hideInOrder is hide with one call at a time, in the order of changes.
 func (c *client) hideInOrder(ctx context.Context, url string, changes []change) []error {
-	return inOrder(len(changes), tens(len(changes)), c.hiding(ctx, url, changes))
+	return c.hideAtOnce(ctx, url, changes, 1)
 }
 
-func (c *client) hiding(ctx context.Context, url string, changes []change) func(span, []error) error {
-	return func(s span, errs []error) error {
-		entries := make([]types.ChangeMessageVisibilityBatchRequestEntry, len(errs))
+func (c *client) hideAtOnce(ctx context.Context, url string, changes []change, atOnce int) []error {
+	return c.inBatches(ctx, hiding, url, tens(len(changes)), atOnce, func(ctx context.Context, s span, errs []error) error {
+		in := &awssqs.ChangeMessageVisibilityBatchInput{QueueUrl: &url, Entries: make([]types.ChangeMessageVisibilityBatchRequestEntry, len(errs))}
 		var options []func(*awssqs.Options)
-		for i := range entries {
+		for i := range in.Entries {
 			one := &changes[s.from+i]
 			if one.seconds == 0 && options == nil {
-				// Once it is visible, somebody else may have it.
+				// Once it is visible, another worker may have it.
 				options = append(options, func(o *awssqs.Options) { o.Retryer = cautious{o.Retryer.(aws.RetryerV2)} })
 			}
-			entries[i] = types.ChangeMessageVisibilityBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &one.handle, VisibilityTimeout: one.seconds}
+			in.Entries[i] = types.ChangeMessageVisibilityBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &one.handle, VisibilityTimeout: one.seconds}
 		}
-		return c.call(ctx, hiding, queueName(url), c.timeout, func(ctx context.Context) error {
-			out, err := c.settles.ChangeMessageVisibilityBatch(ctx, &awssqs.ChangeMessageVisibilityBatchInput{QueueUrl: &url, Entries: entries}, options...)
-			if err != nil {
-				return err
-			}
+		out, err := c.settles.ChangeMessageVisibilityBatch(ctx, in, options...)
+		if err == nil {
 			note(errs, hiding, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
-			return nil
-		})
-	}
+		}
+		return err
+	})
 }
 
-// send stores messages, on FIFO queues in the order of out. A queue that is not
-// there, or not for us, gets one call and not one for each ten of them.
+// send stores messages, on FIFO queues in the order of out.
 func (c *client) send(ctx context.Context, url string, out []outgoing) []error {
-	var run runner = c.callers.inParallel
+	atOnce := callsAtOnce
 	if len(out) > 0 && out[0].entry.MessageDeduplicationId != nil {
-		run = inOrder
+		atOnce = 1
 	}
-	return carefully(run, len(out), parcels(out), func(s span, errs []error) error {
-		entries := make([]types.SendMessageBatchRequestEntry, len(errs))
-		for i := range entries {
-			entries[i] = out[s.from+i].entry
-			entries[i].Id = &entryIDs[i]
+	return c.inBatches(ctx, sending, url, parcels(out), atOnce, func(ctx context.Context, s span, errs []error) error {
+		in := &awssqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(errs))}
+		for i := range in.Entries {
+			in.Entries[i] = out[s.from+i].entry
+			in.Entries[i].Id = &entryIDs[i]
 		}
-		return c.call(ctx, sending, queueName(url), c.timeout, func(ctx context.Context) error {
-			out, err := c.sends.SendMessageBatch(ctx, &awssqs.SendMessageBatchInput{QueueUrl: &url, Entries: entries})
-			if err != nil {
-				return err
+		out, err := c.sends.SendMessageBatch(ctx, in)
+		if err != nil {
+			return err
+		}
+		note(errs, sending, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
+		for _, done := range out.Successful {
+			if i := entryOf(done.Id, len(errs)); i >= 0 && errs[i] == nil {
+				errs[i] = verify(*in.Entries[i].MessageBody, done.MD5OfMessageBody, url)
 			}
-			note(errs, sending, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
-			for _, done := range out.Successful {
-				if i := entryOf(done.Id, len(errs)); i >= 0 && errs[i] == nil {
-					errs[i] = verify(*entries[i].MessageBody, done.MD5OfMessageBody, url)
-				}
-			}
-			return nil
-		})
+		}
+		return nil
 	})
 }
 
@@ -180,53 +171,49 @@ func parcels(out []outgoing) []span {
 	return spans
 }
 
-// runner is inParallel or inOrder.
-type runner func(n int, spans []span, f func(span, []error) error) []error
-
-// carefully is run, unless the first call fails for want of configuration: then
-// the others would, too, and are not made.
-func carefully(run runner, n int, spans []span, f func(span, []error) error) []error {
-	if len(spans) < 2 {
-		return run(n, spans, f)
+// inBatches makes the calls of an operation for spans of entries, so many at once.
+// It returns one error for each entry, or nil when all went well. Call sets those of
+// its entries, unless it fails as a whole. A queue that is not there, or not for us,
+// gets one call to send and not one for each ten messages.
+func (c *client) inBatches(ctx context.Context, o operation, url string, spans []span, atOnce int, call func(context.Context, span, []error) error) []error {
+	if len(spans) == 0 {
+		return nil
 	}
-	first := run(n, spans[:1], f)
-	if first != nil && errors.Is(first[0], brokers.ErrMisconfigured) {
-		for i := spans[1].from; i < n; i++ {
-			first[i] = first[0]
+	errs := make([]error, spans[len(spans)-1].to)
+	run := func(i int) {
+		attempt(spans[i], errs, func(s span, errs []error) error {
+			return c.call(ctx, o, queueName(url), c.timeout, func(ctx context.Context) error { return call(ctx, s, errs) })
+		})
+	}
+	if o == sending && len(spans) > 1 {
+		run(0)
+		if spans = spans[1:]; errors.Is(errs[0], brokers.ErrMisconfigured) {
+			return slices.Repeat(errs[:1], len(errs))
 		}
-		return first
 	}
-	rest := run(n, spans[1:], f)
-	switch {
-	case first == nil:
-		return rest
-	case rest == nil:
-		return first
-	}
-	copy(rest, first[:spans[0].to])
-	return rest
-}
-
-// inParallel calls f for each of spans, a few at once, with the errors to set
-// for its entries. It returns those of all n, or nil if there are none.
-func (c *callers) inParallel(n int, spans []span, f func(span, []error) error) []error {
-	errs := make([]error, n)
-	var begun atomic.Int32
-	c.each(min(len(spans), callsAtOnce), func(int) {
-		for i := int(begun.Add(1)); i <= len(spans); i = int(begun.Add(1)) {
-			attempt(spans[i-1], errs, f)
-		}
-	})
+	each(len(spans), atOnce, run)
 	return anyOf(errs)
 }
 
-// inOrder is inParallel with one call after the other.
-func inOrder(n int, spans []span, f func(span, []error) error) []error {
-	errs := make([]error, n)
-	for _, s := range spans {
-		attempt(s, errs, f)
+// each calls f with every number below n, at most so many at once, and in order if
+// that is one.
+func each(n, atOnce int, f func(i int)) {
+	if n <= 1 || atOnce == 1 {
+		for i := range n {
+			f(i)
+		}
+		return
 	}
-	return anyOf(errs)
+	slots := make(chan struct{}, atOnce)
+	var work sync.WaitGroup
+	for i := range n {
+		slots <- struct{}{}
+		work.Go(func() {
+			f(i)
+			<-slots
+		})
+	}
+	work.Wait()
 }
 
 // attempt calls f, and once more for each half if it fails as a whole for what

@@ -35,7 +35,6 @@ type client struct {
 	polls, settles, sends *awssqs.Client
 
 	http    *httpClient
-	callers *callers
 	timeout time.Duration
 }
 
@@ -90,7 +89,7 @@ type outgoing struct {
 }
 
 func newClient(o clientOptions) *client {
-	c := &client{http: newHTTPClient(o.config.HTTPClient), callers: new(callers), timeout: o.timeout}
+	c := &client{http: newHTTPClient(o.config.HTTPClient), timeout: o.timeout}
 	configure := func(options *awssqs.Options) {
 		options.HTTPClient = c.http
 		if o.endpoint != "" {

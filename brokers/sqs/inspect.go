@@ -57,7 +57,7 @@ func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]in
 	}
 	topics := slices.Sorted(maps.Keys(sites))
 	more := make([][]inspect.Finding, len(topics))
-	err = b.each(len(topics), func(i int) (err error) {
+	err = allOf(len(topics), func(i int) (err error) {
 		more[i], err = b.inspectOne(ctx, sub, sites[topics[i]])
 		return err
 	})
@@ -155,7 +155,7 @@ func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) 
 		}
 	}
 	denied := make([]bool, len(rights))
-	err := b.each(len(rights), func(i int) (err error) {
+	err := allOf(len(rights), func(i int) (err error) {
 		if slices.Contains(wants, rights[i].action) {
 			denied[i], err = b.client.denied(ctx, s.url, rights[i].call)
 		}

@@ -129,9 +129,7 @@ func (f *feed) next(most int, now time.Time) request {
 // start starts a poll. mu is held.
 func (s *source) start(f *feed, r request) {
 	f.open++
-	s.calls.Add(1)
-	s.broker.client.callers.start(func() {
-		defer s.calls.Done()
+	s.calls.Go(func() {
 		began := time.Now()
 		// No context of the worker ends a poll: SQS may have handed messages
 		// out by then, which nobody would hear of.

@@ -24,7 +24,7 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 		defer s.calls.Done()
 		b.plan(ctx)
 		jobs := slices.Collect(maps.Values(b.jobs))
-		s.broker.client.callers.each(len(jobs), func(i int) { jobs[i].run(ctx) })
+		each(len(jobs), len(jobs), func(i int) { jobs[i].run(ctx) })
 	}
 	failures := adapter.Failures{Broker: "sqs", Entries: len(batch)}
 	for i, err := range b.errs {

@@ -258,7 +258,7 @@ func (s *source) Close(ctx context.Context) error {
 // end gives everything back.
 func (s *source) end() {
 	defer close(s.ended)
-	defer s.broker.forget(s)
+	defer s.broker.sources.Remove(s)
 	s.calls.Wait()
 	s.giveBack(s.abandon())
 }

@@ -165,17 +165,10 @@ func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, e
 	}
 	s := newSource(b, sub, t, b.learnAll(sub, sites))
 	s.caps.Findings = found
-	b.client.callers.enter()
 	if !b.sources.Add(s) {
-		b.client.callers.leave()
 		return nil, brokers.ErrClosed
 	}
 	return s, nil
-}
-
-func (b *Broker) forget(s *source) {
-	b.sources.Remove(s)
-	b.client.callers.leave()
 }
 
 // Publish stores msgs in the queue that topic names, or whose URL it is, and

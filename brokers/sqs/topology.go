@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -22,7 +21,6 @@ const (
 	fifoSuffix     = ".fifo"
 	leastRetention = 4 * 24 * time.Hour // the default of SQS
 	mostReceives   = 1000               // that a RedrivePolicy can ask for
-	calling        = 8                  // queues that are asked about at a time
 
 	// longestBlock is the longest delay on a FIFO queue, where a retry waits in
 	// place: it leaves an hour for the run before.
@@ -123,7 +121,7 @@ func (b *Broker) survey(ctx context.Context, sub brokers.Subscription) (map[stri
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	found := make([]*site, len(topics))
-	err := b.each(len(topics), func(i int) (err error) {
+	err := allOf(len(topics), func(i int) (err error) {
 		found[i], err = b.look(ctx, topics[i])
 		return err
 	})
@@ -137,19 +135,10 @@ func (b *Broker) survey(ctx context.Context, sub brokers.Subscription) (map[stri
 	return sites, b.connect(ctx, sub, sites)
 }
 
-// each calls f with every number below n, a few at a time, and joins the errors.
-func (b *Broker) each(n int, f func(i int) error) error {
+// allOf calls f with every number below n, many at once, and joins the errors.
+func allOf(n int, f func(i int) error) error {
 	errs := make([]error, n)
-	slots := make(chan struct{}, calling)
-	var work sync.WaitGroup
-	for i := range n {
-		slots <- struct{}{}
-		work.Go(func() {
-			errs[i] = f(i)
-			<-slots
-		})
-	}
-	work.Wait()
+	each(n, callsAtOnce, func(i int) { errs[i] = f(i) })
 	return errors.Join(errs...)
 }
 
@@ -184,7 +173,7 @@ func (b *Broker) connect(ctx context.Context, sub brokers.Subscription, sites ma
 		}
 	}
 	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
-	return b.each(len(topics), func(i int) (err error) {
+	return allOf(len(topics), func(i int) (err error) {
 		s := sites[topics[i]]
 		s.letters = sites[sub.DeadLetters[s.topic]]
 		if s.attrs.deadLetter == "" || sub.ReadOnly() {
@@ -284,7 +273,7 @@ func (b *Broker) create(ctx context.Context, sub brokers.Subscription, sites map
 	topics, kept := stages(sub)
 	for _, group := range [][]string{kept, topics} {
 		missing := slices.DeleteFunc(group, func(topic string) bool { return !sites[topic].missing })
-		err = b.each(len(missing), func(i int) error {
+		err = allOf(len(missing), func(i int) error {
 			topic, target := missing[i], ""
 			if letters := sites[sub.DeadLetters[topic]]; letters != nil {
 				target = letters.attrs.arn
