@@ -202,7 +202,7 @@ func (c *client) create(ctx context.Context, name string, attrs map[string]strin
 		}
 		return err
 	})
-	if code, _ := codeOf(err); code == "QueueNameExists" {
+	if hasCode(err, "QueueNameExists") {
 		return c.resolve(ctx, name)
 	}
 	return url, err

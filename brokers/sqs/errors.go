@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
@@ -40,25 +40,15 @@ const (
 	creating
 )
 
-// words says it, and what becomes of the messages if it fails, if it is about any.
-func (o operation) words() (doing, aftermath string) {
-	switch o {
-	case receiving:
-		return "receive from", "what the service may have handed out comes back when its visibility timeout ends"
-	case removing:
-		return "delete from", "the messages come back when their visibility timeouts end"
-	case hiding:
-		return "change visibility timeouts in", "the old ones stay in force, unless the answer got lost"
-	case sending:
-		return "send to", "keep the originals"
-	case resolving:
-		return "look up", ""
-	case inspecting:
-		return "read the attributes of", ""
-	case creating:
-		return "create", ""
-	}
-	return "use", ""
+// operations say it, and what becomes of the messages if it fails, if it is about any.
+var operations = [...]struct{ doing, aftermath string }{
+	receiving:  {"receive from", "what the service may have handed out comes back when its visibility timeout ends"},
+	removing:   {"delete from", "the messages come back when their visibility timeouts end"},
+	hiding:     {"change visibility timeouts in", "the old ones stay in force, unless the answer got lost"},
+	sending:    {"send to", "keep the originals"},
+	resolving:  {doing: "look up"},
+	inspecting: {doing: "read the attributes of"},
+	creating:   {doing: "create"},
 }
 
 func (o operation) settles() bool { return o == removing || o == hiding }
@@ -70,12 +60,11 @@ func explain(err error, o operation, queue string) error {
 	if err == nil {
 		return nil
 	}
-	doing, aftermath := o.words()
-	doing = fmt.Sprintf("%s the queue %q", doing, queue)
+	doing := fmt.Sprintf("%s the queue %q", operations[o].doing, queue)
 	fix, kind := judge(err, o)
 	switch {
-	case kind == nil && aftermath != "":
-		return fmt.Errorf("%s: %w; %s", doing, err, aftermath)
+	case kind == nil && operations[o].aftermath != "":
+		return fmt.Errorf("%s: %w; %s", doing, err, operations[o].aftermath)
 	case kind == nil:
 		return fmt.Errorf("%s: %w", doing, err)
 	case fix == "":
@@ -126,23 +115,21 @@ func judgeHandle(code, message string) error {
 }
 
 // isBad reports whether the service refuses what was sent as it is.
-func isBad(code string) bool {
-	switch code {
-	case "InvalidMessageContents", "BatchRequestTooLong", "InvalidParameterValue", "MissingParameter",
-		"InvalidAttributeName", "InvalidAttributeValue", "InvalidParameterCombination", "ValidationError", "ValidationException":
-		return true
-	}
-	return false
+func isBad(code string) bool { return slices.Contains(badCodes, code) }
+
+var badCodes = []string{
+	"InvalidMessageContents", "BatchRequestTooLong", "InvalidParameterValue", "MissingParameter", "InvalidAttributeName",
+	"InvalidAttributeValue", "InvalidParameterCombination", "ValidationError", "ValidationException",
 }
+
+// openCodes are of errors after which the service does not know itself whether it
+// has stored what was sent.
+var openCodes = []string{"InternalFailure", "InternalError", "InternalServerError", "ServiceUnavailable", "RequestTimeout"}
 
 // isOpen reports whether a send that failed with err may have been done: the
 // answer got lost, or the service does not know itself.
 func isOpen(err error, code string) bool {
-	if _, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok || isOver(err) {
-		return true
-	}
-	switch code {
-	case "InternalFailure", "InternalError", "InternalServerError", "ServiceUnavailable", "RequestTimeout":
+	if _, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok || isOver(err) || slices.Contains(openCodes, code) {
 		return true
 	}
 	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
@@ -168,18 +155,17 @@ func isOver(err error) bool {
 	return canceled || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// isOverLimit reports whether a receive failed because about 120,000 messages
-// of the queue are in flight.
-func isOverLimit(err error) bool {
-	code, _ := codeOf(err)
-	return code == "OverLimit"
+// hasCode reports whether err has a code, in any spelling.
+func hasCode(err error, code string) bool {
+	has, _ := codeOf(err)
+	return has == code
 }
 
 // isGone reports whether err says that there is no such queue.
-func isGone(err error) bool {
-	code, _ := codeOf(err)
-	return code == "QueueDoesNotExist"
-}
+func isGone(err error) bool { return hasCode(err, "QueueDoesNotExist") }
+
+// isDenied reports whether err is a matter of rights.
+func isDenied(err error) bool { return hasCode(err, "AccessDenied") }
 
 // isOfIdentity reports whether err is about the credentials of the worker, and so
 // about all queues.
@@ -191,32 +177,36 @@ func isOfIdentity(err error) bool {
 	return false
 }
 
-// fixOf says what an operator can do, where nobody else can do anything.
+// fixes say what an operator can do, where nobody else can do anything.
+var fixes = map[string]string{
+	"QueueDoesNotExist": noQueue,
+	"InvalidAddress":    noQueue,
+	"AccessDenied":      "grant the identity sqs:ReceiveMessage, DeleteMessage, ChangeMessageVisibility, SendMessage, GetQueueUrl and GetQueueAttributes on the queue and on its dead-letter queue",
+	"KmsAccessDenied":   "grant the identity kms:Decrypt and kms:GenerateDataKey on the key of the queue",
+
+	"KmsDisabled":        badKey,
+	"KmsInvalidState":    badKey,
+	"KmsNotFound":        badKey,
+	"KmsOptInRequired":   badKey,
+	"KmsInvalidKeyUsage": badKey,
+
+	"InvalidSecurity":            "the queue wants HTTPS and a signature of version 4: check Options.Endpoint",
+	"UnsupportedOperation":       "the service does not do this with a queue of this kind",
+	"SignatureDoesNotMatch":      "check the secret key and the region in Options.Config",
+	"InvalidClientTokenId":       "the service does not know the access key: check the credentials and the region in Options.Config",
+	"MissingAuthenticationToken": "the requests are not signed: set Options.Config.Credentials",
+}
+
+const (
+	noQueue = "create the queue, or correct its name, account or region; a queue of another account needs its URL, and its policy must let this one in"
+	badKey  = "enable or restore the key that encrypts the queue, or give the queue another one"
+)
+
 func fixOf(code, message string) string {
-	switch code {
-	case "QueueDoesNotExist", "InvalidAddress":
-		return "create the queue, or correct its name, account or region; a queue of another account needs its URL, and its policy must let this one in"
-	case "AccessDenied":
-		return "grant the identity sqs:ReceiveMessage, DeleteMessage, ChangeMessageVisibility, SendMessage, GetQueueUrl and GetQueueAttributes on the queue and on its dead-letter queue"
-	case "KmsAccessDenied":
-		return "grant the identity kms:Decrypt and kms:GenerateDataKey on the key of the queue"
-	case "KmsDisabled", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired", "KmsInvalidKeyUsage":
-		return "enable or restore the key that encrypts the queue, or give the queue another one"
-	case "InvalidSecurity":
-		return "the queue wants HTTPS and a signature of version 4: check Options.Endpoint"
-	case "UnsupportedOperation":
-		return "the service does not do this with a queue of this kind"
-	case "SignatureDoesNotMatch":
-		if strings.Contains(message, "expired") || strings.Contains(message, "not yet current") {
-			return "" // the clock, which the SDK corrects
-		}
-		return "check the secret key and the region in Options.Config"
-	case "InvalidClientTokenId":
-		return "the service does not know the access key: check the credentials and the region in Options.Config"
-	case "MissingAuthenticationToken":
-		return "the requests are not signed: set Options.Config.Credentials"
+	if code == "SignatureDoesNotMatch" && (strings.Contains(message, "expired") || strings.Contains(message, "not yet current")) {
+		return "" // the clock, which the SDK corrects
 	}
-	return ""
+	return fixes[code]
 }
 
 // codeOf returns the code of err in one spelling, by its type where it has one
@@ -230,51 +220,27 @@ func codeOf(err error) (code, message string) {
 		}
 		return "", ""
 	}
-	return cmp.Or(typeOf(api), plainCode(api.ErrorCode())), api.ErrorMessage()
+	code, typed := strings.CutPrefix(fmt.Sprintf("%T", api), "*types.")
+	if !typed {
+		code = api.ErrorCode()
+	}
+	return plainCode(code), api.ErrorMessage()
 }
 
-func typeOf(err smithy.APIError) string {
-	switch err.(type) {
-	case *types.QueueDoesNotExist:
-		return "QueueDoesNotExist"
-	case *types.QueueNameExists:
-		return "QueueNameExists"
-	case *types.ReceiptHandleIsInvalid:
-		return "ReceiptHandleIsInvalid"
-	case *types.MessageNotInflight:
-		return "MessageNotInflight"
-	case *types.InvalidIdFormat:
-		return "InvalidIdFormat"
-	case *types.InvalidMessageContents:
-		return "InvalidMessageContents"
-	case *types.BatchRequestTooLong:
-		return "BatchRequestTooLong"
-	case *types.InvalidAttributeName:
-		return "InvalidAttributeName"
-	case *types.InvalidAttributeValue:
-		return "InvalidAttributeValue"
-	case *types.InvalidAddress:
-		return "InvalidAddress"
-	case *types.InvalidSecurity:
-		return "InvalidSecurity"
-	case *types.OverLimit:
-		return "OverLimit"
-	case *types.UnsupportedOperation:
-		return "UnsupportedOperation"
-	case *types.KmsAccessDenied:
-		return "KmsAccessDenied"
-	case *types.KmsDisabled:
-		return "KmsDisabled"
-	case *types.KmsInvalidState:
-		return "KmsInvalidState"
-	case *types.KmsInvalidKeyUsage:
-		return "KmsInvalidKeyUsage"
-	case *types.KmsNotFound:
-		return "KmsNotFound"
-	case *types.KmsOptInRequired:
-		return "KmsOptInRequired"
-	}
-	return ""
+// spellings are those of the two protocols that differ by more than what plainCode
+// takes away, for one that it leaves.
+var spellings = map[string]string{
+	"NonExistentQueue":        "QueueDoesNotExist",
+	"QueueAlreadyExists":      "QueueNameExists",
+	"AuthorizationError":      "AccessDenied",
+	"NotAuthorized":           "AccessDenied",
+	"UnauthorizedOperation":   "AccessDenied",
+	"InvalidSignature":        "SignatureDoesNotMatch",
+	"IncompleteSignature":     "SignatureDoesNotMatch",
+	"UnrecognizedClient":      "InvalidClientTokenId",
+	"InvalidAccessKeyId":      "InvalidClientTokenId",
+	"AuthFailure":             "InvalidClientTokenId",
+	"KmsSubscriptionRequired": "KmsOptInRequired",
 }
 
 // plainCode turns the spellings of the two protocols into one:
@@ -283,26 +249,7 @@ func typeOf(err smithy.APIError) string {
 func plainCode(code string) string {
 	code = code[strings.LastIndexByte(code, '#')+1:]
 	code = strings.TrimPrefix(code, "AWS.SimpleQueueService.")
-	if kms, ok := strings.CutPrefix(code, "KMS."); ok {
-		switch kms = strings.TrimSuffix(kms, "Exception"); kms {
-		case "AccessDenied", "Disabled", "InvalidState", "InvalidKeyUsage", "NotFound", "Throttling":
-			return "Kms" + kms
-		case "OptInRequired", "SubscriptionRequired":
-			return "KmsOptInRequired"
-		}
-	}
+	code = strings.Replace(code, "KMS.", "Kms", 1)
 	code = strings.TrimSuffix(code, "Exception")
-	switch code {
-	case "NonExistentQueue":
-		return "QueueDoesNotExist"
-	case "QueueAlreadyExists":
-		return "QueueNameExists"
-	case "AuthorizationError", "NotAuthorized", "UnauthorizedOperation":
-		return "AccessDenied"
-	case "InvalidSignature", "IncompleteSignature":
-		return "SignatureDoesNotMatch"
-	case "UnrecognizedClient", "InvalidAccessKeyId", "AuthFailure":
-		return "InvalidClientTokenId"
-	}
-	return code
+	return cmp.Or(spellings[code], code)
 }

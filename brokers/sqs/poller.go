@@ -230,7 +230,7 @@ func (f *feed) postpone(tokens []*token) {
 // fail lets a queue rest whose poll failed, and the next Receive tell of it.
 // The polls that were open meanwhile failed for the same reason. mu is held.
 func (s *source) fail(f *feed, err error, now time.Time) {
-	if isOverLimit(err) {
+	if hasCode(err, "OverLimit") { // about 120,000 messages of the queue are in flight
 		f.pressure.full(now)
 	}
 	rests, gone := now.Before(f.rest), f.gone

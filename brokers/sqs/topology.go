@@ -214,12 +214,6 @@ func (b *Broker) lookByARN(ctx context.Context, of *site) (*site, error) {
 
 func arnName(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:] }
 
-// isDenied reports whether err is a matter of rights.
-func isDenied(err error) bool {
-	code, _ := codeOf(err)
-	return code == "AccessDenied"
-}
-
 // findings are all that is wrong with the queues of sub. What is missing is, unless it
 // will be created.
 func findings(sub brokers.Subscription, sites map[string]*site, create bool) (found []inspect.Finding) {
