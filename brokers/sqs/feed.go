@@ -5,6 +5,18 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+const (
+	// mostBuffered bounds in bytes the messages that wait to be handed out: a few
+	// polls full of the largest. Each feed has an equal share of it, so that a
+	// paused feed does not take the room of others. Beside it there may be one
+	// message that is larger, and those below smallMessage, of which no number that
+	// a worker has room for adds up to much.
+	mostBuffered = 32 << 20
+	smallMessage = 8 << 10
 )
 
 // feed is a queue that the source receives from.
@@ -19,49 +31,28 @@ type feed struct {
 
 	pace     pace
 	open     int       // polls
-	asked    int       // by those beyond the first
-	first    int       // what the first of them asked for, 0 if it is not open
+	asked    int       // messages, by those
 	unheard  []request // of a FIFO queue, whose answers got lost
 	failures int       // in a row
-	rest     time.Time
-	gone     bool // the queue was deleted: restore checks a new queue of its name before a poll
-	pressure pressure
+	rest     time.Time // no poll begins before
+	gone     bool      // the queue was deleted: restore checks a new queue of its name before a poll
 	single   time.Time // until then a poll asks for one message
 	told     time.Time // when Receive told of a message that is of no use
 
 	paused bool
 	since  time.Time     // of the pause
 	keep   time.Duration // for so long a pause leaves the buffer as it is
+
+	heavy   bool // so much of the queue is in flight that retries must not be
+	weighed time.Time
 }
 
 // idle reports whether no poll of f is open and none of its messages waits.
 func (f *feed) idle() bool { return f.open == 0 && len(f.items) == 0 }
 
-// singly is for how long polls ask for one message after a retry: longer than
-// most retries of a message are apart.
-const singly = 15 * time.Minute
-
-// batch is how many messages a poll asks for. While retries hold up others of
-// their group, that is one: these would come with them, only to be given back at
-// the next failure, and SQS counts each time. Where that count is short, it is one
-// from the start.
-func (f *feed) batch(now time.Time) int {
-	if now.Before(f.single) || f.fifo && f.tight {
-		return 1
-	}
-	return batchSize
-}
-
-// block notes that t is to come again, and with it its group. mu is held.
-func (f *feed) block(t *token, now time.Time) {
-	if f.fifo && (now.Before(f.single) || f.groups[t.group()] > 1 || slices.ContainsFunc(f.items, t.precedes)) {
-		f.single = now.Add(singly)
-	}
-}
-
 // take removes up to most items that can be handed out: the topic is not paused,
-// enough of the lease is left, and, on a FIFO queue, nothing of their group is with the worker from an
-// earlier Receive.
+// enough of the lease is left, and, on a FIFO queue, nothing of their group is with
+// the worker from an earlier Receive.
 func (f *feed) take(most int, now time.Time) []*token {
 	if f.paused {
 		return nil
@@ -76,10 +67,74 @@ func (f *feed) take(most int, now time.Time) []*token {
 			return false
 		}
 		taken = append(taken, t)
-		f.drop(t)
+		f.bytes -= bulk(&t.record.message)
 		return true
 	})
 	return taken
+}
+
+// add puts t behind what waits to be handed out. mu is held.
+func (f *feed) add(t *token) {
+	f.items = append(f.items, t)
+	f.bytes += bulk(&t.record.message)
+}
+
+// remove takes items out of the buffer. A Receive that waits for them may need a
+// poll now, and nothing else would tell it. mu is held.
+func (f *feed) remove(which func(*token) bool) []*token {
+	var removed []*token
+	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
+		if !which(t) {
+			return false
+		}
+		removed = append(removed, t)
+		f.bytes -= bulk(&t.record.message)
+		return true
+	})
+	if len(removed) > 0 {
+		f.source.woken.Wake()
+	}
+	return removed
+}
+
+// bulk is how many bytes m takes of the room, 0 if it is small.
+func bulk(m *brokers.Message) int {
+	size := len(m.Body)
+	for _, h := range m.Headers {
+		size += len(h.Name) + len(h.Type) + len(h.Value)
+	}
+	if size <= smallMessage {
+		return 0
+	}
+	return size
+}
+
+// share is how many bytes of a feed may wait to be handed out.
+func (f *feed) share() int { return mostBuffered / len(f.source.feeds) }
+
+// fits is how many of n messages may be asked for, if they are as large as those of
+// late. mu is held.
+func (f *feed) fits(n int) int {
+	if f.largest <= smallMessage {
+		return n
+	}
+	return max(0, min(n, (f.share()-f.bytes)/f.largest-f.asked))
+}
+
+// isFull reports whether there is no room for so many bytes more. mu is held.
+func (f *feed) isFull(more int) bool {
+	return more > 0 && f.bytes > 0 && f.bytes+more > f.share()
+}
+
+// weigh takes in how large messages are that came together. mu is held.
+func (f *feed) weigh(records []record) {
+	largest := 0
+	for i := range records {
+		largest = max(largest, bulk(&records[i].message))
+	}
+	if len(records) > 0 {
+		f.largest = max(largest, f.largest-f.largest/8)
+	}
 }
 
 // group is within what messages keep their order, "" if they need not.
@@ -97,8 +152,6 @@ func (t *token) follows(earlier *token) bool {
 	return group != "" && earlier.group() == group
 }
 
-func (t *token) precedes(later *token) bool { return later.follows(t) }
-
 // lock holds back the group of a token that is handed out, unlock does not any
 // more. mu is held.
 func (f *feed) lock(t *token) {
@@ -109,10 +162,7 @@ func (f *feed) lock(t *token) {
 
 func (f *feed) unlock(t *token) {
 	group := t.group()
-	if group == "" {
-		return
-	}
-	if f.groups[group]--; f.groups[group] == 0 {
+	if f.groups[group]--; f.groups[group] <= 0 {
 		delete(f.groups, group)
 	}
 }
@@ -120,32 +170,28 @@ func (f *feed) unlock(t *token) {
 // followers removes from the buffer what is to be delivered after t. mu is
 // held.
 func (f *feed) followers(t *token) []*token {
-	if t.group() == "" {
-		return nil
-	}
 	return f.remove(func(item *token) bool { return item.follows(t) })
 }
 
-// remove takes items out of the buffer. A Receive that waits for them may need a
-// poll now, and nothing else would tell it. mu is held.
-func (f *feed) remove(which func(*token) bool) []*token {
-	var removed []*token
-	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
-		if !which(t) {
-			return false
-		}
-		removed = append(removed, t)
-		f.drop(t)
-		return true
-	})
-	if len(removed) > 0 {
-		f.source.woken.Wake()
+// singly is for how long polls ask for one message after a retry: longer than
+// most retries of a message are apart.
+const singly = 15 * time.Minute
+
+// block takes in that t is to come again, and with it its group, of which it removes
+// from the buffer what is to be delivered after t. While retries hold up others,
+// polls ask for one message: these would come with them, only to be given back at
+// the next failure, and SQS counts each time. mu is held.
+func (f *feed) block(t *token, now time.Time) (followers []*token) {
+	followers = f.followers(t)
+	if f.fifo && (now.Before(f.single) || f.groups[t.group()] > 1 || len(followers) > 0) {
+		f.single = now.Add(singly)
 	}
-	return removed
+	return followers
 }
 
-// release makes messages visible again, of a FIFO queue the last one first, or
-// replaces them where that would be their end.
+// release gives messages back, or has those wait that are of no use to this worker:
+// of a FIFO queue the last one first. It replaces them where one more receive would
+// be their end.
 func (f *feed) release(tokens []*token) {
 	if tokens = f.renew(tokens); len(tokens) == 0 {
 		return
@@ -153,14 +199,18 @@ func (f *feed) release(tokens []*token) {
 	slices.SortFunc(tokens, func(a, b *token) int { return cmp.Compare(b.seq, a.seq) })
 	changes := make([]change, len(tokens))
 	for i, t := range tokens {
-		changes[i] = change{handle: t.record.handle}
+		changes[i] = change{t.record.handle, seconds(t.away)}
 	}
+	f.hide(context.Background(), changes)
+}
+
+// hide changes visibility timeouts, on a FIFO queue one after the other.
+func (f *feed) hide(ctx context.Context, changes []change) []error {
 	client := f.source.broker.client
 	if f.fifo {
-		client.hideInOrder(context.Background(), f.url, changes)
-	} else {
-		client.hide(context.Background(), f.url, changes)
+		return client.hideInOrder(ctx, f.url, changes)
 	}
+	return client.hide(ctx, f.url, changes)
 }
 
 // renew replaces messages by copies if one more receive of them must not count. It

@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,8 +11,15 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 )
 
-// idleConnections are kept for each host: polls, settlements and sends together.
-const idleConnections = 128
+const (
+	// idleConnections are kept for each host: for the polls, settlements and sends
+	// of a few queues together.
+	idleConnections = 128
+
+	// largeAnswer is how much of any number of answers may be read at a time. The
+	// rest of each is read alone: until it is decoded it takes several times its size.
+	largeAnswer = 256 << 10
+)
 
 // httpClient makes requests with bodies of its own. The SDK closes the body of
 // a request as soon as the headers of the answer are there. If net/http is not
@@ -78,4 +86,54 @@ func (c *httpClient) closeIdle() {
 	if c.owned != nil {
 		c.owned.CloseIdleConnections()
 	}
+}
+
+// narrow has large answers read one after the other.
+type narrow struct {
+	next aws.HTTPClient
+	turn chan struct{} // taken by whoever reads on, or decodes
+}
+
+func newNarrow(next aws.HTTPClient) *narrow {
+	return &narrow{next: next, turn: make(chan struct{}, 1)}
+}
+
+// Do implements aws.HTTPClient.
+func (n *narrow) Do(req *http.Request) (*http.Response, error) {
+	resp, err := n.next.Do(req)
+	if err == nil && resp.Body != nil {
+		resp.Body = &answer{ReadCloser: resp.Body, ctx: req.Context(), turn: n.turn}
+	}
+	return resp, err
+}
+
+// answer is the body of one. The SDK closes it when it is decoded.
+type answer struct {
+	io.ReadCloser
+	ctx  context.Context
+	turn chan struct{}
+	read int
+	mine bool
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	if a.read >= largeAnswer && !a.mine {
+		select {
+		case a.turn <- struct{}{}:
+			a.mine = true
+		case <-a.ctx.Done():
+			return 0, context.Cause(a.ctx)
+		}
+	}
+	n, err := a.ReadCloser.Read(p)
+	a.read += n
+	return n, err
+}
+
+func (a *answer) Close() error {
+	if a.mine {
+		a.mine = false
+		<-a.turn
+	}
+	return a.ReadCloser.Close()
 }

@@ -74,8 +74,9 @@ const (
 type token struct {
 	feed   *feed
 	record *record
-	seq    uint64 // order of receipt
-	lost   int    // receives that nobody accounts for
+	seq    uint64        // order of receipt
+	lost   int           // receives that nobody accounts for
+	away   time.Duration // when it is given back
 
 	begun time.Time // the poll that brought it
 	limit time.Time // SQS holds it until then, and for the margin

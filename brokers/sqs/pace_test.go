@@ -68,24 +68,18 @@ func TestRest(t *testing.T) {
 
 func TestAppetite(t *testing.T) {
 	start := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	a := appetite{window: 10 * time.Second}
-	for _, step := range []struct {
-		at         time.Duration
-		take, want int
-	}{
-		{time.Second, 5, 5},
-		{2 * time.Second, 7, 12},
-		{11 * time.Second, 1, 12}, // the window before counts
-		{19 * time.Second, 20, 21},
-		{21 * time.Second, 0, 21},
-		{31 * time.Second, 0, 0},
-		{300 * time.Second, 4, 4},
-		{900 * time.Second, 0, 0},
-	} {
-		now := start.Add(step.at)
-		a.take(step.take, now)
-		if got := a.recent(now); got != step.want {
-			t.Errorf("after %v: recent = %d, want %d", step.at, got, step.want)
-		}
+	a := appetite{within: 10 * time.Second}
+	if got := a.take(5, start); got != 5 {
+		t.Errorf("at first: %d, want what was taken", got)
+	}
+	last := 0
+	for i := range 100 {
+		last = a.take(7, start.Add(time.Duration(i)*time.Second))
+	}
+	if last < 65 || last > 75 {
+		t.Errorf("with 7 a second: %d, want about 70", last)
+	}
+	if got := a.take(0, start.Add(time.Hour)); got != 0 {
+		t.Errorf("an hour later: %d, want none", got)
 	}
 }

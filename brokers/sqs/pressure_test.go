@@ -62,7 +62,7 @@ func TestPressureOfTheQueue(t *testing.T) {
 				}
 				time.Sleep(1500 * time.Millisecond)
 				src.mu.Lock()
-				src.feeds[0].pressure.weighed = time.Time{}
+				src.feeds[0].weighed = time.Time{}
 				src.mu.Unlock()
 			}
 		})

@@ -34,7 +34,7 @@ func TestLargeMessagesThatHaveNoRoomGoBack(t *testing.T) {
 			f := src.feeds[0]
 			records := brought(100, mostBuffered/30-smallMessage)
 			now := time.Now()
-			_, back := src.store(f, records, now, now)
+			back := src.store(f, records, now, now)
 			if len(back) != want || back[0].record.id != "60" || len(f.items) != 100-want {
 				t.Errorf("%d go back, of which %v is the first, and %d wait; want %d, 60 and %d", len(back), back[0].record.id, len(f.items), want, 100-want)
 			}

@@ -145,7 +145,6 @@ func (j *job) add(i int, t *token, now time.Time) {
 		j.copies = append(j.copies, i)
 		return
 	case st.Action == brokers.Release:
-		t.feed.block(t, now)
 		s.notes.put(t.record.id, t.history(), now, 0)
 		j.moves = append(j.moves, move{token: t, entry: i})
 	case st.Action == brokers.Retry:
@@ -164,10 +163,9 @@ func (j *job) add(i int, t *token, now time.Time) {
 		if !sameMeta(st.Meta, t.record.meta) {
 			s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
 		}
-		t.feed.block(t, now)
 		j.moves = append(j.moves, move{token: t, seconds: delay, entry: i, last: t.feed.fifo || s.readOnly})
 	}
-	for _, follower := range t.feed.followers(t) {
+	for _, follower := range t.feed.block(t, now) {
 		s.note([]*token{follower})
 		j.moves = append(j.moves, move{token: follower, entry: -1})
 	}
@@ -209,8 +207,36 @@ func (s *source) inPlace(t *token, st brokers.Settlement, now time.Time) (delay 
 	if !fits {
 		return 0, false, nil
 	}
-	s.weigh(t.feed, now)
-	return delay, !t.feed.pressure.high(now), nil
+	return delay, !t.feed.isHeavy(now), nil
+}
+
+const (
+	// mostParked is how many messages of a queue may be in flight, of the
+	// 120,000 or so that SQS allows, before retries stop to be among them.
+	mostParked = 100_000
+
+	// weighPace is how often a worker asks for that: often enough beside the
+	// minutes in which workers park 20,000 messages, and seldom beside its polls.
+	weighPace = 15 * time.Second
+)
+
+// isHeavy reports whether so much of the queue is in flight that retries must not
+// wait there. It asks the queue in the background, from time to time. mu is held, and
+// a call is under way.
+func (f *feed) isHeavy(now time.Time) bool {
+	s := f.source
+	if now.Sub(f.weighed) >= weighPace {
+		f.weighed = now
+		s.calls.Go(func() {
+			attrs, err := s.broker.client.inspect(context.Background(), f.url)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if err == nil {
+				f.heavy = attrs.inFlight >= mostParked
+			}
+		})
+	}
+	return f.heavy
 }
 
 func errTooLong(delay, left time.Duration) error {
@@ -296,11 +322,7 @@ func (j *job) move(ctx context.Context, moves []move) {
 	if len(moves) == 0 {
 		return
 	}
-	hide := j.source.broker.client.hide
-	if j.feed.fifo {
-		slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(b.token.seq, a.token.seq) })
-		hide = j.source.broker.client.hideInOrder
-	}
+	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(b.token.seq, a.token.seq) })
 	start := time.Now()
 	deadline := j.deadline
 	changes := make([]change, len(moves))
@@ -312,7 +334,7 @@ func (j *job) move(ctx context.Context, moves []move) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	errs := hide(ctx, j.feed.url, changes)
+	errs := j.feed.hide(ctx, changes)
 	s := j.source
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,7 +59,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 		woken:    adapter.NewWaker(),
 		ended:    make(chan struct{}),
 		out:      make(map[*token]struct{}),
-		appetite: appetite{window: t.lease / 4},
+		appetite: appetite{within: t.lease / 4},
 		notes:    newNotes(mostNotes),
 	}
 	for _, q := range queues {
