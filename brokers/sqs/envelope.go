@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
@@ -45,43 +47,74 @@ var (
 	errBroken = errors.New("the message is no envelope, though its attribute says so: find out who may send to the queue")
 )
 
+// sealed is an envelope in JSON.
+type sealed struct {
+	V       int        `json:"v"`
+	Key     *string    `json:"key,omitempty"`
+	Headers [][]string `json:"headers,omitempty"`
+	Body    *string    `json:"body"`
+}
+
 // seal returns the body to send.
 func (e envelope) seal() string {
-	size := len(e.body) + len(e.body)/2 + 64
-	for _, h := range e.headers {
-		size += len(h.Name) + len(h.Value) + len(h.Type) + 16
-	}
-	b := make([]byte, 0, size)
-	b = append(b, `{"redrive":{"v":1`...)
+	in := sealed{V: envelopeVersion, Headers: listed(e.headers), Body: aws.String(textOf(string(e.body)))}
 	if e.key != nil {
-		b = append(b, `,"key":`...)
-		b = appendText(b, *e.key)
+		in.Key = aws.String(textOf(*e.key))
 	}
-	if len(e.headers) > 0 {
-		b = appendHeaders(append(b, `,"headers":`...), e.headers)
-	}
-	b = append(b, `,"body":`...)
-	b = appendText(b, string(e.body))
-	return string(append(b, "}}"...))
+	return `{"redrive":` + quote(in) + "}"
 }
 
-// appendHeaders appends h, which is not empty, as lists of name, value and perhaps
-// type.
-func appendHeaders(b []byte, h brokers.Headers) []byte {
-	for i, header := range h {
-		b = append(b, "[,"[min(i, 1)], '[')
-		b = append(appendText(b, header.Name), ',')
-		b = appendText(b, header.Value)
-		if header.Type != "" {
-			b = appendText(append(b, ','), header.Type)
+// open undoes seal.
+func open(body []byte) (e envelope, err error) {
+	var outer struct {
+		Redrive json.RawMessage `json:"redrive"`
+	}
+	if err := decodeStrictly(body, &outer); err != nil {
+		return e, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	var version struct {
+		V int `json:"v"`
+	}
+	if err := json.Unmarshal(outer.Redrive, &version); err != nil {
+		return e, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	if version.V > envelopeVersion {
+		return e, errNewer
+	}
+	var in sealed
+	err = decodeStrictly(outer.Redrive, &in)
+	switch {
+	case err != nil:
+		return e, fmt.Errorf("%w: %w", errBroken, err)
+	case in.V != envelopeVersion || in.Body == nil || len(in.Headers) > envelopeHeaders:
+		return e, errBroken
+	}
+	plain, err := plainText(*in.Body)
+	e.body = []byte(plain)
+	if in.Key != nil && err == nil {
+		plain, err = plainText(*in.Key)
+		e.key = &plain
+	}
+	if err == nil {
+		e.headers, err = unlisted(in.Headers)
+	}
+	return e, err
+}
+
+// listed are headers as lists of name, value and perhaps type.
+func listed(h brokers.Headers) (lists [][]string) {
+	for _, header := range h {
+		list := []string{textOf(header.Name), textOf(header.Value), textOf(header.Type)}
+		if header.Type == "" {
+			list = list[:2]
 		}
-		b = append(b, ']')
+		lists = append(lists, list)
 	}
-	return append(b, ']')
+	return lists
 }
 
-// plainHeaders undoes appendHeaders.
-func plainHeaders(lists [][]string) (all brokers.Headers, err error) {
+// unlisted undoes listed.
+func unlisted(lists [][]string) (all brokers.Headers, err error) {
 	for _, list := range lists {
 		if len(list) != 2 && len(list) != 3 {
 			return nil, fmt.Errorf("%w: a header has a name, a value and perhaps a type", errBroken)
@@ -97,57 +130,6 @@ func plainHeaders(lists [][]string) (all brokers.Headers, err error) {
 	return all, nil
 }
 
-// open undoes seal.
-func open(body []byte) (envelope, error) {
-	var outer struct {
-		Redrive json.RawMessage `json:"redrive"`
-	}
-	if err := decodeStrictly(body, &outer); err != nil {
-		return envelope{}, fmt.Errorf("%w: %w", errBroken, err)
-	}
-	var version struct {
-		V int `json:"v"`
-	}
-	if err := json.Unmarshal(outer.Redrive, &version); err != nil {
-		return envelope{}, fmt.Errorf("%w: %w", errBroken, err)
-	}
-	if version.V > envelopeVersion {
-		return envelope{}, errNewer
-	}
-	var inner struct {
-		V       int        `json:"v"`
-		Key     *string    `json:"key"`
-		Headers [][]string `json:"headers"`
-		Body    *string    `json:"body"`
-	}
-	err := decodeStrictly(outer.Redrive, &inner)
-	switch {
-	case err != nil:
-		return envelope{}, fmt.Errorf("%w: %w", errBroken, err)
-	case inner.V != envelopeVersion || inner.Body == nil || len(inner.Headers) > envelopeHeaders:
-		return envelope{}, errBroken
-	}
-	return unwrap(inner.Key, inner.Headers, *inner.Body)
-}
-
-func unwrap(key *string, headers [][]string, body string) (e envelope, err error) {
-	plain, err := plainText(body)
-	if err != nil {
-		return envelope{}, err
-	}
-	e.body = []byte(plain)
-	if key != nil {
-		if plain, err = plainText(*key); err != nil {
-			return envelope{}, err
-		}
-		e.key = &plain
-	}
-	if e.headers, err = plainHeaders(headers); err != nil {
-		return envelope{}, err
-	}
-	return e, nil
-}
-
 // decodeStrictly decodes one JSON value, all of whose fields are known.
 func decodeStrictly(text []byte, to any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -161,68 +143,26 @@ func decodeStrictly(text []byte, to any) error {
 	return nil
 }
 
-// appendText appends s as a JSON string of characters that SQS takes.
-func appendText(b []byte, s string) []byte {
-	if strings.HasPrefix(s, base64Mark) || !utf8.ValidString(s) || len(s)+escapes(s) > base64.StdEncoding.EncodedLen(len(s))+len(base64Mark) {
-		b = append(append(b, '"'), base64Mark...)
-		b = base64.StdEncoding.AppendEncode(b, []byte(s))
-		return append(b, '"')
-	}
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	from := 0
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case short(c) != 0:
-			b = append(append(b, s[from:i]...), '\\', short(c))
-		case c < ' ':
-			b = append(append(b, s[from:i]...), '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		case c == 0xef && strings.HasPrefix(s[i:], "\uffff"), c == 0xef && strings.HasPrefix(s[i:], "\ufffe"):
-			b = append(append(b, s[from:i]...), `\uff`...)
-			b = append(b, 'f', "ef"[s[i+2]&1])
-			i += 2
-		default:
-			continue
-		}
-		from = i + 1
-	}
-	return append(append(b, s[from:]...), '"')
+// quote is v in JSON, of characters that SQS takes. No other spelling of a text is
+// shorter, so that what came in an envelope goes into one that is no longer.
+func quote(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // strings cannot fail
+	return spelled.Replace(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// short is the letter of JSON's escape of two characters for c, 0 where there is
-// none. Nobody's spelling of a text is shorter then, so that what came in an
-// envelope goes into one that is no longer.
-func short(c byte) byte {
-	switch c {
-	case '"', '\\':
-		return c
-	case '\b':
-		return 'b'
-	case '\t':
-		return 't'
-	case '\n':
-		return 'n'
-	case '\f':
-		return 'f'
-	case '\r':
-		return 'r'
-	}
-	return 0
-}
+// spelled escapes what SQS does not take, and no line separators.
+var spelled = strings.NewReplacer(`\\`, `\\`, `\u2028`, "\u2028", `\u2029`, "\u2029", "\ufffe", `\ufffe`, "\uffff", `\uffff`)
 
-// escapes is by how much the escapes of appendText make s longer.
-func escapes(s string) int {
-	n := 3 * (strings.Count(s, "\ufffe") + strings.Count(s, "\uffff"))
-	for _, c := range []byte(s) {
-		switch {
-		case short(c) != 0:
-			n++
-		case c < ' ':
-			n += len(`\u0000`) - 1
-		}
+// textOf is a text of an envelope, plainText undoes it.
+func textOf(s string) string {
+	coded := len(base64Mark) + base64.StdEncoding.EncodedLen(len(s))
+	if utf8.ValidString(s) && !strings.HasPrefix(s, base64Mark) && len(quote(s))-len(`""`) <= coded {
+		return s
 	}
-	return n
+	return base64Mark + base64.StdEncoding.EncodeToString([]byte(s))
 }
 
 func plainText(s string) (string, error) {
@@ -240,21 +180,9 @@ func plainText(s string) (string, error) {
 // takes reports whether SQS takes s as a body or as the text of an attribute:
 // XML's characters, at least one.
 func takes(s string) bool {
-	for i := 0; i < len(s); {
-		if c := s[i]; c < utf8.RuneSelf {
-			if c < ' ' && c != '\t' && c != '\n' && c != '\r' {
-				return false
-			}
-			i++
-			continue
-		}
-		r, width := utf8.DecodeRuneInString(s[i:])
-		if r == utf8.RuneError && width == 1 || r == 0xfffe || r == 0xffff {
-			return false
-		}
-		i += width
-	}
-	return s != ""
+	return s != "" && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xfffe || r == 0xffff
+	})
 }
 
 // The packed attribute begins with flags where the body, the headers or the key
@@ -280,18 +208,14 @@ func pack(h, moved brokers.Headers, flags ...string) string {
 	if len(flags) > 0 {
 		start := flagsStart + strings.Join(flags, ",") + `"`
 		if len(moved) > 0 {
-			start += string(appendHeaders([]byte(`,"moved":`), moved))
+			start += `,"moved":` + quote(listed(moved))
 		}
 		if packed != "{}" {
 			start += ","
 		}
 		packed = start + packed[1:]
 	}
-	if strings.Contains(packed, "\ufffe") || strings.Contains(packed, "\uffff") {
-		// Only strings have them, and there they can be escaped.
-		packed = strings.NewReplacer("\ufffe", `\ufffe`, "\uffff", `\uffff`).Replace(packed)
-	}
-	return packed
+	return spelled.Replace(packed) // what SQS does not take is in texts alone
 }
 
 // unpack undoes pack. What is before a fault counts.
@@ -312,7 +236,7 @@ func movedIn(packed string) brokers.Headers {
 	if err := json.Unmarshal([]byte(packed), &in); err != nil || len(in.Moved) > envelopeHeaders {
 		return nil
 	}
-	h, _ := plainHeaders(in.Moved)
+	h, _ := unlisted(in.Moved)
 	return slices.DeleteFunc(h, func(h brokers.Header) bool { return !takesName(h.Name) })
 }
 

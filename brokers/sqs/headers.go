@@ -3,6 +3,7 @@ package sqs
 import (
 	"cmp"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -92,7 +93,7 @@ func attributesOf(h brokers.Headers) (attributes map[string]types.MessageAttribu
 		moved = brokers.Headers{smallest}
 		delete(attributes, smallest.Name)
 	}
-	return attributes, moved, len(moved) == 0 || len(appendHeaders(nil, moved)) <= movedRoom
+	return attributes, moved, len(moved) == 0 || len(quote(listed(moved))) <= movedRoom
 }
 
 func attributeOf(h brokers.Header) (types.MessageAttributeValue, bool) {
@@ -145,18 +146,11 @@ func isWord(s string) bool {
 // isNumber reports whether SQS takes s as a number and leaves it as it is: it
 // trims zeros.
 func isNumber(s string) bool {
-	whole, fraction, dotted := strings.Cut(strings.TrimPrefix(s, "-"), ".")
-	digits := func(s string) bool {
-		return s != "" && strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' }) < 0
-	}
-	switch {
-	case len(whole)+len(fraction) > maxDigits || !digits(whole) || len(whole) > 1 && whole[0] == '0', s == "-0":
-		return false
-	case dotted:
-		return digits(fraction) && !strings.HasSuffix(fraction, "0")
-	}
-	return true
+	digits := len(s) - strings.Count(s, "-") - strings.Count(s, ".")
+	return digits <= maxDigits && s != "-0" && trimmed.MatchString(s)
 }
+
+var trimmed = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?$`)
 
 // isTrace reports whether h is a trace header that can be sent as one.
 func isTrace(h brokers.Header) bool {

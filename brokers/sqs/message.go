@@ -440,15 +440,7 @@ func (l *letter) bare() string {
 // takesGroup reports whether SQS takes key as a message group: letters, digits
 // and punctuation of ASCII.
 func takesGroup(key string) bool {
-	if key == "" || len(key) > maxGroupLength {
-		return false
-	}
-	for _, c := range []byte(key) {
-		if c <= ' ' || c >= 0x7f {
-			return false
-		}
-	}
-	return true
+	return key != "" && len(key) <= maxGroupLength && !strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7f })
 }
 
 // hashed is the group of a key that SQS does not take.
