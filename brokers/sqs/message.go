@@ -163,8 +163,11 @@ type letter struct {
 	notes brokers.Headers // of the framework
 	flags []string
 	group string
+	fifo  bool
+	delay time.Duration
 	dead  bool // it is a dead letter
 
+	body       string // as it is sent
 	sealed     *envelope
 	attributes map[string]types.MessageAttributeValue // those of the user
 	moved      brokers.Headers                        // those of them that have no room there
@@ -176,90 +179,76 @@ type letter struct {
 // compose maps m to SQS. meta is nil for Publish, which carries the identity
 // of m alone. A delay goes up to 900 s, rounded up, and is left out on FIFO
 // queues. What SQS would never take is brokers.ErrRefused.
+//
+// What is too large goes down a ladder. Of any message notes are left out, as
+// wire.Fit does. A dead letter keeps a few of them then, then none, and then none of
+// the user's headers: as body and attributes came they fit the queue that they came
+// from, but not all can be sent again as they were, and another queue may be smaller.
 func (q *queue) compose(m brokers.Message, meta *brokers.Meta, delay time.Duration) (outgoing, error) {
-	var l letter
-	l.write(m, meta, q.fifo)
+	l := letter{fifo: q.fifo, delay: delay}
+	l.write(m, meta)
 	if meta != nil && q.seal.Signs() {
 		l.sign = func(notes brokers.Headers) brokers.Headers {
 			return q.seal.Sign(notes, queueName(m.Topic), "", m.Body)
 		}
 	}
-	body, err := l.enclose(m.Body, q.topic)
-	if err != nil {
+	if err := l.enclose(m.Body, q.topic); err != nil {
 		return outgoing{}, err
 	}
 	limit := q.limit
 	if limit <= 0 || limit > largest {
 		limit = largest
 	}
-	packed, size := l.shed(len(body)+sizeOf(l.attributes), limit)
-	if size > limit && l.dead {
-		body, packed, size = l.strip(m.Body, body, limit)
-	}
-	if size > limit {
-		return outgoing{}, tooLarge(size, limit)
-	}
-	out := outgoing{entry: l.entry(&body, l.with(packed), q.fifo, delay), size: size}
+	out := l.outgoing(l.shed(limit))
 	if l.dead {
-		bare := l.entry(&body, l.with(l.bare()), q.fifo, delay)
-		out.bare = &bare
+		if out.size > limit {
+			out = l.outgoing(pack(spare(l.notes), l.moved, l.flags...))
+		}
+		bare := l.outgoing(l.bare())
+		if bare.size > limit && len(l.user) > 0 {
+			l = l.alone(m.Body)
+			bare = l.outgoing(l.bare())
+		}
+		if out.size > limit {
+			out = bare
+		}
+		out.bare = &bare.entry
+	}
+	if out.size > limit {
+		return outgoing{}, fmt.Errorf("%d bytes with attributes, the limit of the queue is %d: %w", out.size, limit, brokers.ErrRefused)
 	}
 	return out, nil
 }
 
-func tooLarge(size, limit int) error {
-	return fmt.Errorf("%d bytes with attributes, the limit of the queue is %d: %w", size, limit, brokers.ErrRefused)
-}
-
-// enclose returns the body to send, in an envelope if need be. Its flag comes with
+// enclose sets the body to send, in an envelope if need be. Its flag comes with
 // the name of the queue, as a reader of an earlier version wants to know whose it
 // is.
-func (l *letter) enclose(plain []byte, topic string) (string, error) {
-	body := string(plain)
-	l.fit(body)
+func (l *letter) enclose(plain []byte, topic string) error {
+	l.body = string(plain)
+	l.fit(l.body)
 	if l.sealed == nil {
-		return body, nil
+		return nil
 	}
 	if len(l.sealed.headers) > envelopeHeaders {
-		return "", fmt.Errorf("%d headers, at most %d can be sent: %w", len(l.sealed.headers), envelopeHeaders, brokers.ErrRefused)
+		return fmt.Errorf("%d headers, at most %d can be sent: %w", len(l.sealed.headers), envelopeHeaders, brokers.ErrRefused)
 	}
 	l.flags = append(l.flags, flagEnvelope)
 	if _, ok := l.notes.Lookup(topicHeader); !ok {
 		l.notes = append(slices.Clip(l.notes), brokers.Header{Name: topicHeader, Value: queueName(topic)})
 	}
 	l.sealed.body = plain
-	return l.sealed.seal(), nil
+	l.body = l.sealed.seal()
+	return nil
 }
 
-// with returns the attributes of the user and the packed one, unless that is
-// empty.
-func (l *letter) with(packed string) map[string]types.MessageAttributeValue {
+// outgoing is the letter with a packed attribute, unless that is empty.
+func (l *letter) outgoing(packed string) outgoing {
+	body := aws.String(l.body)
 	attributes := make(map[string]types.MessageAttributeValue, len(l.attributes)+1)
 	maps.Copy(attributes, l.attributes)
 	if packed != "" {
 		attributes[wire.Packed] = types.MessageAttributeValue{DataType: aws.String(typeString), StringValue: &packed}
 	}
-	return attributes
-}
-
-// packedSize is what a packed attribute takes of a message.
-func packedSize(packed string) int {
-	if packed == "" {
-		return 0
-	}
-	return len(wire.Packed) + len(typeString) + len(packed)
-}
-
-// messageLimit is the largest message, headers included, that compose takes
-// whatever bytes it has: in an envelope, four stand for three. Text may be larger.
-func messageLimit(queueLimit int) int {
-	if queueLimit <= 0 || queueLimit > largest {
-		queueLimit = largest
-	}
-	return max(1, (queueLimit-wrapping)/4*3)
-}
-
-func (l *letter) entry(body *string, attributes map[string]types.MessageAttributeValue, fifo bool, delay time.Duration) types.SendMessageBatchRequestEntry {
 	entry := types.SendMessageBatchRequestEntry{MessageBody: body, MessageAttributes: attributes}
 	if l.group != "" {
 		entry.MessageGroupId = &l.group
@@ -269,14 +258,23 @@ func (l *letter) entry(body *string, attributes map[string]types.MessageAttribut
 			traceHeader: {DataType: aws.String(typeString), StringValue: &l.trace},
 		}
 	}
-	if fifo {
+	if l.fifo {
 		// Never the ID of the message: within five minutes, SQS would confirm a
 		// second copy and drop it.
 		entry.MessageDeduplicationId = aws.String(rand.Text())
 	} else {
-		entry.DelaySeconds = int32(min(wholeSeconds(delay), maxDelaySeconds))
+		entry.DelaySeconds = int32(min(wholeSeconds(l.delay), maxDelaySeconds))
 	}
-	return entry
+	return outgoing{entry: entry, size: len(l.body) + sizeOf(attributes)}
+}
+
+// messageLimit is the largest message, headers included, that compose takes
+// whatever bytes it has: in an envelope, four stand for three. Text may be larger.
+func messageLimit(queueLimit int) int {
+	if queueLimit <= 0 || queueLimit > largest {
+		queueLimit = largest
+	}
+	return max(1, (queueLimit-wrapping)/4*3)
 }
 
 // wholeSeconds rounds up; less than nothing is nothing.
@@ -290,14 +288,14 @@ func wholeSeconds(d time.Duration) int64 {
 }
 
 // write sets the headers and the group of m.
-func (l *letter) write(m brokers.Message, meta *brokers.Meta, fifo bool) {
+func (l *letter) write(m brokers.Message, meta *brokers.Meta) {
 	plain := m
 	plain.Topic = queueName(m.Topic)
 	if l.group = m.Key; takesGroup(m.Key) {
 		plain.Key = ""
 	} else if m.Key != "" {
 		l.group = hashed(m.Key)
-	} else if fifo {
+	} else if l.fifo {
 		l.flags = append(l.flags, flagKeyless)
 		if l.group = cmp.Or(m.ID, rand.Text()); !takesGroup(l.group) {
 			l.group = hashed(l.group)
@@ -366,62 +364,46 @@ func (l *letter) fit(body string) {
 	}
 }
 
-// shed returns the packed attribute, and the size of the message with it. The rest
-// of the message takes so many bytes; if it all is over the limit, notes are left
-// out, as far as that goes.
-func (l *letter) shed(rest, limit int) (packed string, size int) {
-	all, signing := l.notes, 0
+// shed returns the packed attribute, without some notes if there is no room for all
+// of them within the limit.
+func (l *letter) shed(limit int) (packed string) {
+	all := l.notes
+	room := limit - len(l.body) - sizeOf(l.attributes) - len(wire.Packed) - len(typeString)
 	if l.sign != nil {
-		signing = adapter.SignatureSize(all)
+		room -= adapter.SignatureSize(all)
 	}
-	rest += packedSize("{}") - len("{}") + signing
 	packed = pack(all, l.moved, l.flags...)
 	// JSON makes notes longer, by how much depends on which of them stay.
-	for room := limit - rest; rest+len(packed) > limit; {
-		l.notes = wire.Fit(all, max(room, 0))
+	for fit := room; len(packed) > room; fit -= max(len(packed)-room, leastShed) {
+		l.notes = wire.Fit(all, max(fit, 0))
 		packed = pack(l.notes, l.moved, l.flags...)
-		over := rest + len(packed) - limit
-		if over <= 0 || room <= 0 {
+		if fit <= 0 {
 			break
 		}
-		room -= max(over, leastShed)
 	}
 	if l.sign != nil {
 		l.notes = l.sign(l.notes)
 		packed = pack(l.notes, l.moved, l.flags...)
 	}
-	return packed, rest - signing + len(packed)
+	return packed
 }
 
 // spare are the notes of a dead letter that has room for hardly any: that it is
 // one, why, and what a redrive needs.
-var spare = []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", deadPrefix + "send", idHeader, keyHeader, topicHeader}
+func spare(notes brokers.Headers) brokers.Headers {
+	names := []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", deadPrefix + "send", idHeader, keyHeader, topicHeader}
+	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool { return !slices.Contains(names, h.Name) })
+	return append(notes, brokers.Header{Name: deadPrefix + "truncated", Value: "record"})
+}
 
-// strip makes a dead letter small that is over the limit with all that Fit leaves:
-// with spare notes, then none, then without the headers of the user. As the body
-// and the attributes came, they fit the queue that they came from.
-func (l *letter) strip(plain []byte, sealed string, limit int) (body, packed string, size int) {
-	rest := len(sealed) + sizeOf(l.attributes)
-	notes := slices.DeleteFunc(slices.Clone(l.notes), func(h brokers.Header) bool { return !slices.Contains(spare, h.Name) })
-	notes = append(notes, brokers.Header{Name: deadPrefix + "truncated", Value: "record"})
-	packed = pack(notes, l.moved, l.flags...)
-	if size = rest + packedSize(packed); size <= limit {
-		return sealed, packed, size
-	}
-	packed = l.bare()
-	if size = len(sealed) + sizeOf(l.attributes) + packedSize(packed); size <= limit || len(l.user) == 0 {
-		return sealed, packed, size
-	}
-	// More attributes than can be sent again as they were, or a smaller queue.
-	alone := letter{group: l.group, flags: slices.DeleteFunc(slices.Clone(l.flags), func(f string) bool { return f == flagEnvelope })}
+// alone is the letter without the headers of the user.
+func (l *letter) alone(plain []byte) letter {
+	a := letter{group: l.group, fifo: l.fifo, trace: l.trace, flags: slices.DeleteFunc(slices.Clone(l.flags), func(f string) bool { return f == flagEnvelope })}
 	if l.sealed != nil && l.sealed.key != nil {
-		alone.sealed = &envelope{key: l.sealed.key}
+		a.sealed = &envelope{key: l.sealed.key}
 	}
-	body, _ = alone.enclose(plain, "") // has no headers
-	alone.trace = l.trace
-	*l = alone
-	packed = l.bare()
-	return body, packed, len(body) + packedSize(packed)
+	_ = a.enclose(plain, "") // has no headers
+	return a
 }
 
 // bare is the packed attribute without notes, "" if that says nothing: an attribute
