@@ -2,7 +2,6 @@ package sqs
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +21,7 @@ func (b *Broker) Topology(subs ...brokers.Subscription) (string, error) {
 	var scripts []string
 	for _, sub := range subs {
 		err := check(sub, termsOf(sub, b.options))
-		if refused := mixed(sub); len(refused) > 0 {
+		if refused := findingsOf(existing, mixed(sub)...); len(refused) > 0 {
 			err = errors.Join(err, &brokers.TopologyError{Findings: refused})
 		}
 		if err != nil {
@@ -49,8 +48,7 @@ func (b *Broker) scriptOf(sub brokers.Subscription, topic string) (lines string)
 		lines = fmt.Sprintf("target=$(%s --queue-url %s --attribute-names QueueArn --query Attributes.QueueArn --output text)\n",
 			b.cli("get-queue-attributes"), b.urlOf(dead))
 	}
-	text, _ := json.Marshal(wanted(sub, topic, target)) // strings cannot fail
-	attributes := strings.Replace(shell(string(text)), "$target", `'"$target"'`, 1)
+	attributes := strings.Replace(shell(jsonOf(wanted(sub, topic, target))), "$target", `'"$target"'`, 1)
 	return lines + fmt.Sprintf("%s --queue-name %s --attributes %s\n", b.cli("create-queue"), shell(topic), attributes)
 }
 

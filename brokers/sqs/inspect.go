@@ -1,8 +1,8 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,9 +21,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
-
-// checking is the page about what Inspect finds beyond Open.
-const checking = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/check-a-set-up.md#sqs"
 
 // Inspect returns what Open would find of the queues that sub needs, and changes
 // nothing. What does not exist is noted where Open would create it (Options.Create),
@@ -68,54 +65,41 @@ func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]in
 func (b *Broker) inspectOne(ctx context.Context, sub brokers.Subscription, s *site) ([]inspect.Finding, error) {
 	switch {
 	case s.missing && b.options.Create && creatable(s.topic):
-		return []inspect.Finding{s.gap(sub, true)}, nil
+		return findingsOf(existing, s.gap(sub, true)), nil
 	case s.missing:
 		return nil, nil
 	}
 	denied, err := b.denied(ctx, sub, s)
-	return slices.Concat(s.barelyKeeps(), s.isPlain(), s.exposesLetters(), denied), err
+	letters, net := cmp.Or(s.letters, new(site)), cmp.Or(s.net, new(site))
+	return findingsOf(checking,
+		row{ // on FIFO queues what SQS moves is new
+			so:    !isFIFO(s.topic) && net.attrs.retention != 0 && net.attrs.retention == s.attrs.retention && s.attrs.retention != retention,
+			about: net, severity: inspect.Noted,
+			setting: nameRetention, value: inSeconds(net.attrs.retention), want: inSeconds(retention),
+			why: fmt.Sprintf("what SQS itself moves here from %q keeps its age, and is deleted when it would have been deleted there", s.topic),
+		},
+		row{
+			so: s.attrs.plain, about: s, severity: inspect.Noted,
+			setting: nameManaged, value: "false", want: "true", why: "messages are stored unencrypted",
+		},
+		row{
+			so: s.attrs.key != "" && letters.attrs.arn != "" && letters.attrs.key == "", about: letters, severity: inspect.Noted,
+			setting: nameKey, want: s.attrs.key,
+			why: fmt.Sprintf("messages of %q are encrypted with a key of yours, and their dead letters are not", s.topic),
+		},
+		denied,
+	), err
 }
 
-// more is a finding that Open does not have.
-func (s *site) more(severity inspect.Severity, setting, value, want, why, fix string) []inspect.Finding {
-	f := s.finding(severity, setting, value, want, why, fix)
-	f.See = checking
-	return []inspect.Finding{f}
-}
-
-// barelyKeeps is about messages that SQS itself moves from s, which keep their age. On
-// FIFO queues they do not.
-func (s *site) barelyKeeps() []inspect.Finding {
-	if s.net == nil || isFIFO(s.topic) || s.net.attrs.retention == 0 || s.net.attrs.retention != s.attrs.retention || s.attrs.retention == retention {
-		return nil
-	}
-	return s.net.more(inspect.Noted, nameRetention, inSeconds(s.net.attrs.retention), inSeconds(retention),
-		fmt.Sprintf("what SQS itself moves here from %q keeps its age, and is deleted when it would have been deleted there", s.topic),
-		s.net.mend(nameRetention, inSeconds(retention)))
-}
-
-func (s *site) isPlain() []inspect.Finding {
-	if !s.attrs.plain {
-		return nil
-	}
-	return s.more(inspect.Noted, nameManaged, "false", "true", "messages are stored unencrypted", s.mend(nameManaged, "true"))
-}
-
-// exposesLetters is about letters that are protected less than their messages were.
-func (s *site) exposesLetters() []inspect.Finding {
-	if s.attrs.key == "" || s.letters == nil || s.letters.attrs.arn == "" || s.letters.attrs.key != "" {
-		return nil
-	}
-	return s.letters.more(inspect.Noted, nameKey, "", s.attrs.key,
-		fmt.Sprintf("messages of %q are encrypted with a key of yours, and their dead letters are not", s.topic), s.letters.mend(nameKey, s.attrs.key))
+// right is one, with a call that needs it.
+type right struct {
+	action string
+	call   func(ctx context.Context, c *awssqs.Client, url *string) error
 }
 
 // rights are those that may be asked for, with a call for each that cannot do
 // anything: it says of no message what to do, or of one that there is not.
-var rights = []struct {
-	action string
-	call   func(ctx context.Context, c *awssqs.Client, url *string) error
-}{
+var rights = []right{
 	{"sqs:ReceiveMessage", func(ctx context.Context, c *awssqs.Client, url *string) error {
 		_, err := c.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{QueueUrl: url, MaxNumberOfMessages: -1})
 		return err
@@ -145,32 +129,27 @@ const (
 
 // denied finds the rights that a worker lacks on a queue. On FIFO queues nothing is
 // retried by copy.
-func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) ([]inspect.Finding, error) {
+func (b *Broker) denied(ctx context.Context, sub brokers.Subscription, s *site) (row, error) {
 	isTopic := slices.Contains(sub.Topics, s.topic)
 	sends := slices.Contains(lasting(sub), s.topic) || isTopic && !isFIFO(s.topic) && !sub.ReadOnly()
-	var wants, lacks []string
-	for _, right := range rights {
-		if right.action == toSend && sends || right.action != toSend && isTopic {
-			wants = append(wants, right.action)
-		}
-	}
-	denied := make([]bool, len(rights))
-	err := allOf(len(rights), func(i int) (err error) {
-		if slices.Contains(wants, rights[i].action) {
-			denied[i], err = b.client.denied(ctx, s.url, rights[i].call)
-		}
+	asked := slices.DeleteFunc(slices.Clone(rights), func(r right) bool { return r.action == toSend && !sends || r.action != toSend && !isTopic })
+	denied := make([]bool, len(asked))
+	err := allOf(len(asked), func(i int) (err error) {
+		denied[i], err = b.client.denied(ctx, s.url, asked[i].call)
 		return err
 	})
-	for i, right := range rights {
+	var wants, lacks []string
+	for i, right := range asked {
+		wants = append(wants, right.action)
 		if denied[i] {
 			lacks = append(lacks, right.action)
 		}
 	}
-	if lacks == nil || err != nil {
-		return nil, err
-	}
-	return s.more(inspect.Blocking, "the identity's rights", "not "+strings.Join(lacks, ", "), strings.Join(wants, ", "),
-		"the worker stops at the first call that it must not make", s.grant(lacks)), nil
+	return row{
+		so: len(lacks) > 0 && err == nil, about: s, severity: inspect.Blocking,
+		setting: "the identity's rights", value: "not " + strings.Join(lacks, ", "), want: strings.Join(wants, ", "),
+		why: "the worker stops at the first call that it must not make", fix: s.grant(lacks),
+	}, err
 }
 
 // denied reports whether the identity may not make a call that cannot do anything. Its
@@ -185,17 +164,10 @@ func (c *client) denied(ctx context.Context, url string, ask func(context.Contex
 
 // grant is the command that gives a role rights.
 func (s *site) grant(actions []string) string {
-	text, _ := json.Marshal(map[string]any{"Version": "2012-10-17", "Statement": []any{
-		map[string]any{"Effect": "Allow", "Action": actions, "Resource": arnOf(s)},
-	}}) // strings cannot fail
-	return fmt.Sprintf("aws iam put-role-policy --role-name ROLE --policy-name %s --policy-document %s", shell("redrive-"+queueName(s.topic)), shell(string(text)))
-}
-
-func arnOf(s *site) string {
-	if s.attrs.arn == "" {
-		return "ARN"
-	}
-	return s.attrs.arn
+	document := jsonOf(map[string]any{"Version": "2012-10-17", "Statement": []any{
+		map[string]any{"Effect": "Allow", "Action": actions, "Resource": cmp.Or(s.attrs.arn, "ARN")},
+	}})
+	return fmt.Sprintf("aws iam put-role-policy --role-name ROLE --policy-name %s --policy-document %s", shell("redrive-"+queueName(s.topic)), shell(document))
 }
 
 // clock compares the clock of the service with this machine's. A server that does not

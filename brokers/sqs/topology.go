@@ -120,15 +120,11 @@ func (b *Broker) survey(ctx context.Context, sub brokers.Subscription) (map[stri
 	topics := slices.Concat(sub.Topics, lasting(sub))
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
-	found := make([]*site, len(topics))
-	err := allOf(len(topics), func(i int) (err error) {
-		found[i], err = b.look(ctx, topics[i])
-		return err
-	})
 	sites := make(map[string]*site, len(topics))
-	for i, topic := range topics {
-		sites[topic] = found[i]
+	for _, topic := range topics {
+		sites[topic] = &site{topic: topic}
 	}
+	err := allOf(len(topics), func(i int) error { return b.look(ctx, sites[topics[i]]) })
 	if err != nil {
 		return sites, err
 	}
@@ -142,23 +138,16 @@ func allOf(n int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-func (b *Broker) look(ctx context.Context, topic string) (*site, error) {
-	s := &site{topic: topic}
-	var err error
-	if s.url, err = b.client.resolve(ctx, topic); err == nil {
-		err = b.inspect(ctx, s)
+// look looks at a queue, and asks for its URL if that is not known.
+func (b *Broker) look(ctx context.Context, s *site) (err error) {
+	if s.url == "" {
+		s.url, err = b.client.resolve(ctx, s.topic)
 	}
-	if isGone(err) {
-		s.missing, err = true, nil
+	if err == nil {
+		s.attrs, err = b.client.inspect(ctx, s.url)
+		s.hidden = isDenied(err)
 	}
-	return s, err
-}
-
-// inspect reads the attributes of a queue whose URL is known.
-func (b *Broker) inspect(ctx context.Context, s *site) (err error) {
-	s.attrs, err = b.client.inspect(ctx, s.url)
-	s.hidden = isDenied(err)
-	if s.hidden {
+	if s.missing = isGone(err); s.missing || s.hidden {
 		return nil
 	}
 	return err
@@ -205,34 +194,30 @@ func (b *Broker) lookByARN(ctx context.Context, of *site) (*site, error) {
 	}
 	u.Path = base + "/" + parts[4] + "/" + parts[5]
 	s.url = u.String()
-	err = b.inspect(ctx, s)
-	if isGone(err) {
-		s.missing, err = true, nil
-	}
-	return s, err
+	return s, b.look(ctx, s)
 }
 
 func arnName(arn string) string { return arn[strings.LastIndexByte(arn, ':')+1:] }
 
 // findings are all that is wrong with the queues of sub. What is missing is, unless it
 // will be created.
-func findings(sub brokers.Subscription, sites map[string]*site, create bool) (found []inspect.Finding) {
-	found = mixed(sub)
+func findings(sub brokers.Subscription, sites map[string]*site, create bool) []inspect.Finding {
+	rows := mixed(sub)
 	for _, topic := range slices.Sorted(maps.Keys(sites)) {
 		switch s := sites[topic]; {
 		case s.missing && !(create && creatable(topic)):
-			found = append(found, s.gap(sub, false))
+			rows = append(rows, s.gap(sub, false))
 		case sub.ReadOnly(): // takes them as they are
 		case s.hidden:
-			found = append(found, s.unread())
+			rows = append(rows, s.unread())
 		case !slices.Contains(sub.Topics, topic):
-		case !s.missing:
-			found = append(found, s.judge(sub)...)
-		case sub.MaxAge+sub.MaxDelay > retention:
-			found = append(found, s.tooLong(sub.MaxAge+sub.MaxDelay, ""))
+		case s.missing:
+			rows = append(rows, s.tooLong(sub, retention))
+		default:
+			rows = append(rows, s.judge(sub)...)
 		}
 	}
-	return found
+	return findingsOf(existing, rows...)
 }
 
 // creatable reports whether a topic is a name: a URL may be of another account.
@@ -292,8 +277,7 @@ func (b *Broker) createOne(ctx context.Context, s *site, attrs map[string]string
 	if s.url, err = b.client.create(ctx, s.topic, attrs); err != nil {
 		return err
 	}
-	s.missing = false
-	return b.inspect(ctx, s)
+	return b.look(ctx, s)
 }
 
 // wanted are the attributes of a queue to create. The dead letters of a topic go to
