@@ -98,6 +98,11 @@ func (t *token) history() history {
 	return h
 }
 
+// retried is what this worker knows of a message that it retries in place.
+func (t *token) retried(st *brokers.Settlement) history {
+	return history{meta: st.Meta, receives: t.record.receives, lost: t.lost}
+}
+
 // renews reports whether t goes back as a copy, for which no receives count yet: one
 // more would have SQS itself dead-letter it, or look to others as if it had killed a
 // worker.
@@ -168,11 +173,11 @@ func (s *source) check(d *brokers.Delivery, now time.Time) (*token, error) {
 	return t, nil
 }
 
-// await waits until nothing extends the leases of tokens any more.
-func (s *source) await(ctx context.Context, tokens []*token) error {
-	for _, t := range tokens {
+// await waits until nothing extends the leases of entries any more.
+func (s *source) await(ctx context.Context, entries []*entry) error {
+	for _, e := range entries {
 		s.mu.Lock()
-		extension := t.extension
+		extension := e.extension
 		s.mu.Unlock()
 		if extension == nil {
 			continue
@@ -189,142 +194,91 @@ func (s *source) await(ctx context.Context, tokens []*token) error {
 // Extend asks SQS for more time where the present visibility timeout is too
 // short for it.
 func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.Delivery) []error {
-	errs := make([]error, len(ds))
-	if err := s.await(ctx, s.tokensOf(ds)); err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-	} else {
-		x := extension{source: s, lease: lease, ds: ds, errs: errs, feeds: make(map[*feed][]int)}
-		x.run(ctx)
-	}
-	failures := adapter.Failures{Broker: "sqs", Entries: len(ds)}
-	for i, err := range errs {
-		failures.Add(i, "extend", ds[i], err)
-	}
-	return failures.List
-}
-
-// tokensOf returns those of ds that are of this source.
-func (s *source) tokensOf(ds []*brokers.Delivery) []*token {
-	tokens := make([]*token, 0, len(ds))
-	for _, d := range ds {
+	entries := make([]entry, len(ds))
+	var mine []*entry
+	for i, d := range ds {
+		entries[i].err = adapter.ErrNotHeld
 		if d == nil {
 			continue
 		}
 		if t, ok := d.Token.(*token); ok && t.feed.source == s {
-			tokens = append(tokens, t)
+			entries[i].token, entries[i].delivery = t, d
+			mine = append(mine, &entries[i])
 		}
 	}
-	return tokens
-}
-
-// extension is one call of Extend.
-type extension struct {
-	source *source
-	lease  time.Duration
-	ds     []*brokers.Delivery
-	errs   []error
-	feeds  map[*feed][]int // the entries that need a call
-}
-
-func (x *extension) token(i int) *token { return x.ds[i].Token.(*token) }
-
-func (x *extension) run(ctx context.Context) {
+	err := s.await(ctx, mine)
 	ended := make(chan struct{})
 	defer close(ended)
-	if !x.begin(time.Now(), ended) {
-		return
-	}
-	defer x.source.calls.Done()
 	var work sync.WaitGroup
-	for f, entries := range x.feeds {
-		work.Go(func() { x.extend(ctx, f, entries) })
+	for f, entries := range s.extendable(lease, mine, err, ended) {
+		work.Go(func() { s.extend(ctx, lease, f, entries) })
 	}
 	work.Wait()
+	failures := adapter.Failures{Broker: "sqs", Entries: len(ds)}
+	for i, e := range entries {
+		failures.Add(i, "extend", ds[i], e.err)
+	}
+	return failures.List
 }
 
-// begin extends what can be without a call. It reports whether the rest needs
-// one.
-func (x *extension) begin(now time.Time, ended chan struct{}) bool {
-	s := x.source
+// extendable extends what can be without a call, unless err says that the call is
+// over. It returns the entries that need one.
+func (s *source) extendable(lease time.Duration, entries []*entry, err error, ended chan struct{}) map[*feed][]*entry {
+	now := time.Now()
+	feeds := make(map[*feed][]*entry)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, d := range x.ds {
-		t, err := s.check(d, now)
+	for _, e := range entries {
+		if e.err = err; err == nil {
+			_, e.err = s.check(e.delivery, now)
+		}
 		switch {
-		case err == nil && !now.Before(t.until): // its copy is durable
-			err = brokers.ErrLeaseLost
-		case err == nil && t.extension != nil:
-			err = errExtending
+		case e.err != nil:
+		case !now.Before(e.until): // its copy is durable
+			e.err = brokers.ErrLeaseLost
+		case e.extension != nil:
+			e.err = errExtending
+		case earlier(now.Add(lease), e.end).After(e.limit):
+			e.extension = ended
+			feeds[e.feed] = append(feeds[e.feed], e)
+			s.calls.Add(1)
+		default:
+			e.promise(now.Add(lease))
 		}
-		if err != nil {
-			x.errs[i] = err
-			continue
-		}
-		if until := earlier(now.Add(x.lease), t.end); !until.After(t.limit) {
-			x.promise(i, until)
-			continue
-		}
-		t.extension = ended
-		x.feeds[t.feed] = append(x.feeds[t.feed], i)
 	}
-	if len(x.feeds) == 0 {
-		return false
-	}
-	s.calls.Add(1)
-	return true
+	return feeds
 }
 
-// promise sets when the lease of an entry ends, which is never sooner than it
-// was to be. mu is held.
-func (x *extension) promise(i int, until time.Time) {
-	t := x.token(i)
-	if until.After(t.until) {
-		t.until = until
-		x.ds[i].LeaseUntil = until
+// promise has the lease end at a time, but no sooner than it was to. mu is held.
+func (e *entry) promise(until time.Time) {
+	if until = earlier(until, e.end); until.After(e.until) {
+		e.until, e.delivery.LeaseUntil = until, until
 	}
 }
 
 // extend asks for more time for entries of one queue.
-func (x *extension) extend(ctx context.Context, f *feed, entries []int) {
-	s, start := x.source, time.Now()
-	untils := make([]time.Time, len(entries))
+func (s *source) extend(ctx context.Context, lease time.Duration, f *feed, entries []*entry) {
+	start := time.Now()
 	changes := make([]change, len(entries))
 	s.mu.Lock()
-	deadline := x.token(entries[0]).limit
-	for at, i := range entries {
-		t := x.token(i)
-		untils[at] = earlier(start.Add(x.lease), t.end)
-		changes[at] = change{t.record.handle, seconds(untils[at].Sub(start) + s.terms.margin)}
-		deadline = earlier(deadline, t.limit)
+	deadline := entries[0].limit
+	for i, e := range entries {
+		changes[i] = change{e.record.handle, seconds(earlier(start.Add(lease), e.end).Sub(start) + s.terms.margin)}
+		e.seconds = changes[i].seconds
+		deadline = earlier(deadline, e.limit)
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	errs := s.broker.client.hide(ctx, f.url, changes)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for at, i := range entries {
-		t := x.token(i)
-		t.extension = nil
-		switch err := errorAt(errs, at); {
+	s.outcomes(entries, s.broker.client.hide(ctx, f.url, changes), func(e *entry, err error) {
+		defer s.calls.Done()
+		e.extension, e.err = nil, err
+		switch {
 		case err == nil:
-			t.limit = start.Add(time.Duration(changes[at].seconds)*time.Second - s.terms.margin)
-			x.promise(i, untils[at])
+			e.limit = start.Add(time.Duration(e.seconds)*time.Second - s.terms.margin)
+			e.promise(start.Add(lease))
 		case errors.Is(err, brokers.ErrLeaseLost):
-			s.lose(t)
-			fallthrough
-		default:
-			x.errs[i] = err
+			s.lose(e.token)
 		}
-	}
-}
-
-// errorAt is the error of one entry of a call.
-func errorAt(errs []error, i int) error {
-	if i < len(errs) {
-		return errs[i]
-	}
-	return nil
+	})
 }

@@ -19,81 +19,73 @@ import (
 // and removes the originals of those that SQS has confirmed. It repeats
 // nothing that failed.
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
-	b := settlement{source: s, batch: batch, errs: make([]error, len(batch)), jobs: make(map[*feed]*job)}
-	if b.claim() {
+	entries := make([]entry, len(batch))
+	if claimed := s.claim(batch, entries); len(claimed) > 0 {
 		defer s.calls.Done()
-		b.plan(ctx)
-		jobs := slices.Collect(maps.Values(b.jobs))
+		jobs := s.plan(ctx, claimed)
 		each(len(jobs), len(jobs), func(i int) { jobs[i].run(ctx) })
 	}
 	failures := adapter.Failures{Broker: "sqs", Entries: len(batch)}
-	for i, err := range b.errs {
-		failures.Add(i, batch[i].Action.String(), batch[i].Delivery, err)
+	for i, e := range entries {
+		failures.Add(i, batch[i].Action.String(), batch[i].Delivery, e.err)
 	}
 	return failures.List
 }
 
-// settlement is one call of Settle.
-type settlement struct {
-	source  *source
-	batch   []brokers.Settlement
-	errs    []error
-	claimed []int // entries that this call may settle
-	jobs    map[*feed]*job
+// entry is a delivery in a call of Settle or Extend.
+type entry struct {
+	*token
+	delivery   *brokers.Delivery   // of Extend
+	settlement *brokers.Settlement // nil for what is given back with another one
+	seconds    int32               // of the visibility timeout to ask for
+	last       bool                // if that cannot be, there is no other way, as by a copy
+	err        error
 }
 
-// job is what a settlement does on one queue. Its lists hold indexes of the
-// batch.
-type job struct {
-	*settlement
-	feed     *feed
-	deadline time.Time // of the first lease to end
-	acks     []int
-	moves    []move
-	copies   []int
-}
-
-// move is a new visibility timeout.
-type move struct {
-	token   *token
-	seconds int32
-	entry   int // of the batch; -1 for what is given back with another one
-
-	last bool // there is no other way, as by a copy
-}
-
-func (b *settlement) token(i int) *token { return b.batch[i].Delivery.Token.(*token) }
-
-func (b *settlement) tokens() []*token {
-	tokens := make([]*token, len(b.claimed))
-	for at, i := range b.claimed {
-		tokens[at] = b.token(i)
+// outcomes calls f with each entry of a call and its error. f is called with mu held.
+func (s *source) outcomes(entries []*entry, errs []error, f func(e *entry, err error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, e := range entries {
+		f(e, errorAt(errs, i))
 	}
-	return tokens
+}
+
+// errorAt is the error of one entry of a call.
+func errorAt(errs []error, i int) error {
+	if i < len(errs) {
+		return errs[i]
+	}
+	return nil
+}
+
+// job is what a call of Settle does on one queue.
+type job struct {
+	*feed
+	deadline            time.Time // of the first lease to end
+	acks, moves, copies []*entry
 }
 
 // claim takes deliveries for this call, so that no other one settles or extends
-// them. It reports whether there are any.
-func (b *settlement) claim() bool {
-	s, now := b.source, time.Now()
+// them.
+func (s *source) claim(batch []brokers.Settlement, entries []entry) (claimed []*entry) {
+	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, st := range b.batch {
-		t, err := s.check(st.Delivery, now)
-		if err == nil {
-			err = checkAction(st.Action)
+	for i := range batch {
+		e := &entries[i]
+		if e.token, e.err = s.check(batch[i].Delivery, now); e.err == nil {
+			e.err = checkAction(batch[i].Action)
 		}
-		if err != nil {
-			b.errs[i] = err
-			continue
+		if e.err == nil {
+			e.settlement, e.state = &batch[i], settling
+			claimed = append(claimed, e)
 		}
-		t.state = settling
-		b.claimed = append(b.claimed, i)
 	}
-	if len(b.claimed) > 0 {
+	if len(claimed) > 0 {
 		s.calls.Add(1)
 	}
-	return len(b.claimed) > 0
+	return claimed
 }
 
 // checkAction says what is wrong with an action.
@@ -108,106 +100,103 @@ func checkAction(a brokers.Action) error {
 }
 
 // plan decides what to do with each entry, once nobody extends it any more.
-func (b *settlement) plan(ctx context.Context) {
-	s := b.source
-	err := s.await(ctx, b.tokens())
+func (s *source) plan(ctx context.Context, claimed []*entry) []*job {
+	err := s.await(ctx, claimed)
 	now := time.Now()
+	jobs := make(map[*feed]*job)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, i := range b.claimed {
-		t := b.token(i)
+	for _, e := range claimed {
 		switch {
-		case !now.Before(t.until):
-			b.end(i, brokers.ErrLeaseLost)
+		case !now.Before(e.until):
+			s.conclude(e, brokers.ErrLeaseLost)
 			continue
 		case err != nil:
-			b.end(i, err)
+			s.conclude(e, err)
 			continue
 		}
-		j := b.jobs[t.feed]
+		j := jobs[e.feed]
 		if j == nil {
-			j = &job{settlement: b, feed: t.feed, deadline: t.limit}
-			b.jobs[t.feed] = j
+			j = &job{feed: e.feed, deadline: e.limit}
+			jobs[e.feed] = j
 		}
-		j.deadline = earlier(j.deadline, t.limit)
-		j.add(i, t, now)
+		j.deadline = earlier(j.deadline, e.limit)
+		j.assign(e, now)
 	}
+	return slices.Collect(maps.Values(jobs))
 }
 
-// add plans one entry. mu is held.
-func (j *job) add(i int, t *token, now time.Time) {
-	s, st := j.source, j.batch[i]
+// assign plans one entry. mu is held.
+func (j *job) assign(e *entry, now time.Time) {
+	s, t, st := j.source, e.token, e.settlement
 	switch {
 	case st.Action == brokers.Ack || t.copied:
-		j.acks = append(j.acks, i)
+		j.acks = append(j.acks, e)
 		return
 	case st.Action == brokers.Release && t.renews():
-		j.copies = append(j.copies, i)
+		j.copies = append(j.copies, e)
 		return
 	case st.Action == brokers.Release:
 		s.notes.put(t.record.id, t.history(), now, 0)
-		j.moves = append(j.moves, move{token: t, entry: i})
 	case st.Action == brokers.Retry:
-		delay, inPlace, err := s.inPlace(t, st, now)
+		inPlace, err := s.inPlace(e, now)
 		switch {
 		case err != nil:
-			j.end(i, err)
+			s.conclude(e, err)
 			return
 		case !inPlace && s.readOnly:
-			j.end(i, adapter.ErrReadOnly)
+			s.conclude(e, adapter.ErrReadOnly)
 			return
 		case !inPlace:
-			j.copies = append(j.copies, i)
+			j.copies = append(j.copies, e)
 			return
 		}
 		if !sameMeta(st.Meta, t.record.meta) {
-			s.notes.put(t.record.id, history{meta: st.Meta, receives: t.record.receives, lost: t.lost}, now, st.Delay)
+			s.notes.put(t.record.id, t.retried(st), now, st.Delay)
 		}
-		j.moves = append(j.moves, move{token: t, seconds: delay, entry: i, last: t.feed.fifo || s.readOnly})
+		e.last = j.fifo || s.readOnly
 	}
-	for _, follower := range t.feed.block(t, now) {
+	j.moves = append(j.moves, e)
+	for _, follower := range j.block(t, now) {
 		s.note([]*token{follower})
-		j.moves = append(j.moves, move{token: follower, entry: -1})
+		j.moves = append(j.moves, &entry{token: follower})
 	}
 }
 
-// inPlace says for how many seconds the message of a retry can be hidden
-// instead of being copied. SQS stores nothing then but a receive that it
-// counts: that must tell other workers what they need to know. mu is held.
-func (s *source) inPlace(t *token, st brokers.Settlement, now time.Time) (delay int32, ok bool, err error) {
-	delay = seconds(st.Delay)
+// inPlace says whether the message of a retry can be hidden instead of being copied,
+// and for how many seconds. SQS stores nothing then but a receive that it counts:
+// that must tell other workers what they need to know. mu is held.
+func (s *source) inPlace(e *entry, now time.Time) (ok bool, err error) {
+	t, st := e.token, e.settlement
+	e.seconds = seconds(st.Delay)
 	left := t.begun.Add(maxTotal).Sub(now)
 	fits := st.Delay <= left-time.Second
-	if t.feed.fifo {
-		if !fits {
-			return 0, false, errTooLong(st.Delay, left)
-		}
-		return delay, true, nil
-	}
-	if s.readOnly { // no receive is an attempt
-		return delay, fits && sameMeta(st.Meta, t.record.meta), nil
-	}
-	if t.renews() {
-		return 0, false, nil
+	switch {
+	case t.feed.fifo && !fits:
+		return false, fmt.Errorf("%w: a retry on a FIFO queue blocks its group in place, and of the 12 h for which SQS lets a message be held only %v are left for a delay of %v",
+			brokers.ErrRefused, left.Round(time.Second), st.Delay)
+	case t.feed.fifo:
+		return true, nil
+	case s.readOnly: // no receive is an attempt
+		return fits && sameMeta(st.Meta, t.record.meta), nil
+	case t.renews():
+		return false, nil
 	}
 	stored := t.record.history()
 	next, lost := t.feed.counting.read(stored, t.record.receives+1)
 	if _, before := t.feed.counting.read(stored, t.record.receives); next.Attempt != st.Meta.Attempt || lost != before {
-		return 0, false, nil
+		return false, nil
 	}
 	if sameMeta(st.Meta, t.record.meta) { // a hop
 		if !fits {
-			delay = seconds(left.Truncate(time.Second))
+			e.seconds = seconds(left.Truncate(time.Second))
 			fits = left > longestDelay
 		}
 	} else {
 		fits = fits && !t.feed.counting.copies && s.notes.room(t.record.id, now) &&
-			!st.Meta.DueAt.After(now.Add(time.Duration(delay)*time.Second))
+			!st.Meta.DueAt.After(now.Add(time.Duration(e.seconds)*time.Second))
 	}
-	if !fits {
-		return 0, false, nil
-	}
-	return delay, !t.feed.isHeavy(now), nil
+	return fits && !t.feed.isHeavy(now), nil
 }
 
 const (
@@ -239,210 +228,164 @@ func (f *feed) isHeavy(now time.Time) bool {
 	return f.heavy
 }
 
-func errTooLong(delay, left time.Duration) error {
-	return fmt.Errorf("%w: a retry on a FIFO queue blocks its group in place, and of the 12 h for which SQS lets a message be held only %v are left for a delay of %v",
-		brokers.ErrRefused, left.Round(time.Second), delay)
-}
-
 // sameMeta reports whether a is b, so that nothing has to be stored.
 func sameMeta(a, b brokers.Meta) bool {
 	return a.Attempt == b.Attempt && a.DueAt.Equal(b.DueAt) && reflect.DeepEqual(a, b)
 }
 
-// end ends the claim on entry i with the outcome err. mu is held.
-func (b *settlement) end(i int, err error) {
-	s, t := b.source, b.token(i)
+// conclude ends the claim on an entry with the outcome err. mu is held.
+func (s *source) conclude(e *entry, err error) {
 	switch {
-	case t.copied && (err == nil || errors.Is(err, brokers.ErrLeaseLost)):
-		s.forget(t, settled) // the retry is durable; the original may be a duplicate
+	case e.settlement == nil: // it comes when its timeout is over
+	case e.copied && (err == nil || errors.Is(err, brokers.ErrLeaseLost)):
+		s.forget(e.token, settled) // the retry is durable; the original may be a duplicate
 		err = nil
 	case err == nil:
-		s.forget(t, settled)
+		s.forget(e.token, settled)
 	case errors.Is(err, brokers.ErrLeaseLost):
-		s.lose(t)
+		s.lose(e.token)
 	default:
-		t.state = held
+		e.state = held
 	}
-	b.errs[i] = err
+	e.err = err
 }
 
 // run carries out the plan.
 func (j *job) run(ctx context.Context) {
 	ctx, cancel := context.WithDeadline(ctx, j.deadline)
 	defer cancel()
-	j.remove(ctx, j.acks)
+	j.delete(ctx, j.acks)
 	j.move(ctx, j.moves)
 	confirmed, unfit := j.copy(ctx)
-	j.remove(ctx, confirmed)
+	j.delete(ctx, confirmed)
 	j.move(ctx, j.stay(unfit))
 }
 
 // current returns those of entries whose leases have not ended, and ends the
 // others.
-func (j *job) current(entries []int) []int {
+func (j *job) current(entries []*entry) []*entry {
 	s, now := j.source, time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.DeleteFunc(entries, func(i int) bool {
-		stale := !now.Before(j.token(i).until)
+	return slices.DeleteFunc(entries, func(e *entry) bool {
+		stale := !now.Before(e.until)
 		if stale {
-			j.end(i, brokers.ErrLeaseLost)
+			s.conclude(e, brokers.ErrLeaseLost)
 		}
 		return stale
 	})
 }
 
-// remove deletes messages.
-func (j *job) remove(ctx context.Context, entries []int) {
-	if entries = j.current(entries); len(entries) == 0 {
-		return
-	}
+// delete deletes messages.
+func (j *job) delete(ctx context.Context, entries []*entry) {
+	entries = j.current(entries)
 	handles := make([]string, len(entries))
-	for at, i := range entries {
-		handles[at] = j.token(i).record.handle
+	for i, e := range entries {
+		handles[i] = e.record.handle
 	}
-	errs := j.source.broker.client.remove(ctx, j.feed.url, handles)
 	s := j.source
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for at, i := range entries {
-		err := errorAt(errs, at)
+	s.outcomes(entries, s.broker.client.remove(ctx, j.url, handles), func(e *entry, err error) {
 		if err == nil {
-			s.notes.drop(j.token(i).record.id)
+			s.notes.drop(e.record.id)
 		}
-		j.end(i, err)
-	}
+		s.conclude(e, err)
+	})
 }
 
 // move changes visibility timeouts: it gives back and retries in place, on
 // FIFO queues from the last message to the first, so that none is visible
 // before those that it follows. What can no longer be held for so long is left
 // to be copied.
-func (j *job) move(ctx context.Context, moves []move) {
+func (j *job) move(ctx context.Context, moves []*entry) {
 	if len(moves) == 0 {
 		return
 	}
-	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(b.token.seq, a.token.seq) })
+	slices.SortFunc(moves, func(a, b *entry) int { return cmp.Compare(b.seq, a.seq) })
 	start := time.Now()
 	deadline := j.deadline
 	changes := make([]change, len(moves))
-	for at, m := range moves {
-		changes[at] = change{m.token.record.handle, m.seconds}
+	for i, m := range moves {
+		changes[i] = change{m.record.handle, m.seconds}
 		if m.seconds > 0 { // the SDK must not repeat it when the message is back
 			deadline = earlier(deadline, start.Add(time.Duration(m.seconds)*time.Second))
 		}
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	errs := j.feed.hide(ctx, changes)
-	s := j.source
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for at, m := range moves {
-		if m.entry >= 0 {
-			j.moved(m, errorAt(errs, at), start)
+	j.source.outcomes(moves, j.hide(ctx, changes), func(m *entry, err error) {
+		switch {
+		case m.settlement != nil && !m.last && errors.Is(err, errPastTotal):
+			j.copies = append(j.copies, m)
+			return
+		case errors.Is(err, errPastTotal):
+			err = fmt.Errorf("%w: %w", brokers.ErrRefused, err)
+		case mayBeDone(err):
+			err = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, err)
+			m.shorten(start.Add(time.Duration(m.seconds) * time.Second))
 		}
-	}
-}
-
-// moved takes in the outcome of a move. mu is held.
-func (j *job) moved(m move, err error, start time.Time) {
-	switch {
-	case errors.Is(err, errPastTotal) && !m.last:
-		j.copies = append(j.copies, m.entry)
-		return
-	case errors.Is(err, errPastTotal):
-		err = fmt.Errorf("%w: %w", brokers.ErrRefused, err)
-	case mayBeDone(err):
-		err = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, err)
-		m.token.shorten(start.Add(time.Duration(m.seconds) * time.Second))
-	}
-	j.end(m.entry, err)
+		j.source.conclude(m, err)
+	})
 }
 
 // stay plans to retry in place what has no room to be copied, for as long as SQS
 // lets it be held. What its receive will not tell other workers, this one alone
 // knows, and sees to it that it is not early.
-func (j *job) stay(entries []int) (moves []move) {
+func (j *job) stay(entries []*entry) []*entry {
 	entries = j.current(entries)
 	s, now := j.source, time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, i := range entries {
-		t, st := j.token(i), j.batch[i]
-		known := t.history()
-		if st.Action == brokers.Retry {
-			known = history{meta: st.Meta, receives: t.record.receives, lost: t.lost}
+	for _, e := range entries {
+		known := e.history()
+		if e.settlement.Action == brokers.Retry {
+			known = e.retried(e.settlement)
 		}
-		s.notes.put(t.record.id, known, now, st.Delay)
-		left := t.begun.Add(maxTotal).Sub(now).Truncate(time.Second)
-		moves = append(moves, move{token: t, seconds: seconds(min(st.Delay, left)), entry: i, last: true})
+		s.notes.put(e.record.id, known, now, e.settlement.Delay)
+		left := e.begun.Add(maxTotal).Sub(now).Truncate(time.Second)
+		e.seconds, e.last = seconds(min(e.settlement.Delay, left)), true
 	}
-	return moves
+	return entries
 }
 
 // copy sends the copies of retries. It returns the entries of those that are
 // confirmed, and of those whose message SQS does not take as a copy.
-func (j *job) copy(ctx context.Context) (confirmed, unfit []int) {
+func (j *job) copy(ctx context.Context) (confirmed, unfit []*entry) {
 	var out []outgoing
-	var entries []int
-	for _, i := range j.current(j.copies) {
-		o, err := j.copyOf(i)
+	var sent []*entry
+	for _, e := range j.current(j.copies) {
+		o, err := j.copyOf(e)
 		if err != nil {
-			unfit = append(unfit, i)
+			unfit = append(unfit, e)
 			continue
 		}
-		out, entries = append(out, o), append(entries, i)
+		out, sent = append(out, o), append(sent, e)
 	}
-	if len(out) == 0 {
-		return nil, unfit
-	}
-	errs := j.source.broker.client.send(ctx, j.feed.url, out)
-	var failed []int
-	var faults []error
 	s := j.source
-	s.mu.Lock()
-	for at, i := range entries {
-		err := errorAt(errs, at)
-		if errors.Is(err, brokers.ErrRefused) {
-			unfit = append(unfit, i)
-			continue
+	s.outcomes(sent, s.broker.client.send(ctx, j.url, out), func(e *entry, err error) {
+		switch {
+		case errors.Is(err, brokers.ErrRefused):
+			unfit = append(unfit, e)
+		case isGone(err): // with the original
+			s.conclude(e, errGone)
+		case err != nil:
+			s.conclude(e, fmt.Errorf("the original stays: %w", err))
+		default:
+			e.copied = true
+			confirmed = append(confirmed, e)
 		}
-		if isGone(err) { // with the original
-			err = errGone
-		} else if err != nil {
-			err = fmt.Errorf("the original stays: %w", err)
-		}
-		if err != nil {
-			failed, faults = append(failed, i), append(faults, err)
-			continue
-		}
-		j.token(i).copied = true
-		confirmed = append(confirmed, i)
-	}
-	s.mu.Unlock()
-	j.endAll(failed, faults)
+	})
 	return confirmed, unfit
-}
-
-func (j *job) endAll(entries []int, errs []error) {
-	j.source.mu.Lock()
-	defer j.source.mu.Unlock()
-	for at, i := range entries {
-		j.end(i, errs[at])
-	}
 }
 
 // copyOf is the message that replaces the delivery of a retry. Its error is that
 // there is no room for it.
-func (j *job) copyOf(i int) (outgoing, error) {
-	st := j.batch[i]
-	meta := st.Meta
-	if st.Action == brokers.Release {
-		meta = j.token(i).meta
+func (j *job) copyOf(e *entry) (outgoing, error) {
+	meta, delay := e.settlement.Meta, e.settlement.Delay
+	if e.settlement.Action == brokers.Release {
+		meta = e.meta
 	}
-	if meta.DueAt.IsZero() && st.Delay > 0 {
-		meta.DueAt = time.Now().Add(st.Delay)
+	if meta.DueAt.IsZero() && delay > 0 {
+		meta.DueAt = time.Now().Add(delay)
 	}
-	return j.feed.compose(j.token(i).record.message, &meta, min(max(0, st.Delay), longestDelay))
+	return j.compose(e.record.message, &meta, min(max(0, delay), longestDelay))
 }
