@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -23,31 +24,30 @@ type attributes struct {
 	// deadLetter and maxReceives are the RedrivePolicy; empty without one.
 	deadLetter  string // ARN
 	maxReceives int
+
+	// date is the clock of the server, from when it was asked to when it had told.
+	date, asked, told time.Time
 }
 
 // readAttributes reads what GetQueueAttributes answers.
-func readAttributes(all map[string]string) (attributes, error) {
-	a := attributes{arn: all[string(types.QueueAttributeNameQueueArn)], key: all[nameKey]}
-	a.plain = a.key == "" && all[nameManaged] == "false"
-	for _, number := range []struct {
-		name types.QueueAttributeName
-		to   func(int)
-	}{
-		{types.QueueAttributeNameMessageRetentionPeriod, func(n int) { a.retention = time.Duration(n) * time.Second }},
-		{types.QueueAttributeNameMaximumMessageSize, func(n int) { a.limit = n }},
-		{types.QueueAttributeNameApproximateNumberOfMessagesNotVisible, func(n int) { a.inFlight = n }},
-	} {
-		text, ok := all[string(number.name)]
-		if !ok {
-			continue
+func readAttributes(all map[string]string) (a attributes, err error) {
+	number := func(name types.QueueAttributeName) int {
+		text, ok := all[string(name)]
+		n, fault := strconv.ParseUint(text, 10, 31)
+		if ok && fault != nil {
+			err = fmt.Errorf("the attribute %s is %.40q, not a number", name, text)
 		}
-		n, err := strconv.ParseUint(text, 10, 31)
-		if err != nil {
-			return a, fmt.Errorf("the attribute %s is %.40q, not a number", number.name, text)
-		}
-		number.to(int(n))
+		return int(n)
 	}
-	return a, a.readRedrivePolicy(all[string(types.QueueAttributeNameRedrivePolicy)])
+	a = attributes{
+		arn:       all[string(types.QueueAttributeNameQueueArn)],
+		retention: time.Duration(number(types.QueueAttributeNameMessageRetentionPeriod)) * time.Second,
+		limit:     number(types.QueueAttributeNameMaximumMessageSize),
+		inFlight:  number(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible),
+		key:       all[nameKey],
+		plain:     all[nameKey] == "" && all[nameManaged] == "false",
+	}
+	return a, cmp.Or(err, a.readRedrivePolicy(all[string(types.QueueAttributeNameRedrivePolicy)]))
 }
 
 // readRedrivePolicy reads the JSON in which the count is a number or, as some

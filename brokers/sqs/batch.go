@@ -81,7 +81,7 @@ func (c *client) send(ctx context.Context, url string, out []outgoing) []error {
 	if len(out) > 0 && out[0].entry.MessageDeduplicationId != nil {
 		atOnce = 1
 	}
-	return c.inBatches(ctx, sending, url, parcels(out), atOnce, func(ctx context.Context, s span, errs []error) error {
+	return c.inBatches(ctx, sending, url, parcels(len(out), func(i int) int { return out[i].size }), atOnce, func(ctx context.Context, s span, errs []error) error {
 		in := &awssqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(errs))}
 		for i := range in.Entries {
 			in.Entries[i] = out[s.from+i].entry
@@ -146,27 +146,20 @@ func entryOf(id *string, n int) int {
 }
 
 // tens splits n entries into batches.
-func tens(n int) []span {
-	spans := make([]span, 0, (n+batchSize-1)/batchSize)
-	for from := 0; from < n; from += batchSize {
-		spans = append(spans, span{from, min(from+batchSize, n)})
-	}
-	return spans
-}
+func tens(n int) []span { return parcels(n, func(int) int { return 0 }) }
 
-// parcels splits messages into batches that SQS takes.
-func parcels(out []outgoing) []span {
-	var spans []span
+// parcels splits n messages of some size into batches that SQS takes.
+func parcels(n int, sizeOf func(i int) int) (spans []span) {
 	from, size := 0, 0
-	for i, one := range out {
-		if i > from && (i-from == batchSize || size+one.size > largest) {
+	for i := range n {
+		if i-from == batchSize || i > from && size+sizeOf(i) > largest {
 			spans = append(spans, span{from, i})
 			from, size = i, 0
 		}
-		size += one.size
+		size += sizeOf(i)
 	}
-	if len(out) > from {
-		spans = append(spans, span{from, len(out)})
+	if n > from {
+		spans = append(spans, span{from, n})
 	}
 	return spans
 }

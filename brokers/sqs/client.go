@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -19,15 +20,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
-
-// clientOptions are what newClient takes of Options. All fields but endpoint
-// are needed.
-type clientOptions struct {
-	config   aws.Config
-	endpoint string
-	timeout  time.Duration // of a call; a poll has its wait in addition
-	pollWait time.Duration
-}
 
 // client talks to SQS. Receiving, settling and sending have an SDK client each,
 // so that failures of one do not use up what the others have for retries.
@@ -88,12 +80,12 @@ type outgoing struct {
 	bare *types.SendMessageBatchRequestEntry
 }
 
-func newClient(o clientOptions) *client {
-	c := &client{http: newHTTPClient(o.config.HTTPClient), timeout: o.timeout}
+func newClient(o Options) *client {
+	c := &client{http: newHTTPClient(o.Config.HTTPClient), timeout: o.CallTimeout}
 	configure := func(options *awssqs.Options) {
 		options.HTTPClient = c.http
-		if o.endpoint != "" {
-			options.BaseEndpoint = &o.endpoint
+		if o.Endpoint != "" {
+			options.BaseEndpoint = &o.Endpoint
 		}
 		// One damaged body must not cost the others of its batch: see parse and
 		// send.
@@ -101,14 +93,14 @@ func newClient(o clientOptions) *client {
 		options.Retryer = retry.AddWithErrorCodes(options.Retryer, "KmsThrottled", "KMS.ThrottlingException")
 		options.EndpointResolverV2 = &endpoint{resolver: options.EndpointResolverV2}
 	}
-	c.polls = awssqs.NewFromConfig(o.config, configure, func(options *awssqs.Options) {
+	c.polls = awssqs.NewFromConfig(o.Config, configure, func(options *awssqs.Options) {
 		options.HTTPClient = newNarrow(c.http)
 		// The source lets a queue rest whose poll failed. Repeats here would come
 		// on top of that, from each poll that is open.
 		options.Retryer = retry.AddWithMaxAttempts(options.Retryer, 1)
 	})
-	c.settles = awssqs.NewFromConfig(o.config, configure)
-	c.sends = awssqs.NewFromConfig(o.config, configure)
+	c.settles = awssqs.NewFromConfig(o.Config, configure)
+	c.sends = awssqs.NewFromConfig(o.Config, configure)
 	return c
 }
 
@@ -178,14 +170,18 @@ func (c *client) resolve(ctx context.Context, topic string) (string, error) {
 
 // inspect returns the attributes of a queue.
 func (c *client) inspect(ctx context.Context, url string) (a attributes, err error) {
+	asked := time.Now()
 	err = c.call(ctx, inspecting, queueName(url), c.timeout, func(ctx context.Context) error {
 		out, err := c.sends.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{
 			QueueUrl:       &url,
 			AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
 		})
-		if err == nil {
-			a, err = readAttributes(out.Attributes)
+		if err != nil {
+			return err
 		}
+		a, err = readAttributes(out.Attributes)
+		a.asked, a.told = asked, time.Now()
+		a.date, _ = awsmiddleware.GetServerTime(out.ResultMetadata)
 		return err
 	})
 	return a, err

@@ -218,12 +218,6 @@ func pack(h, moved brokers.Headers, flags ...string) string {
 	return spelled.Replace(packed) // what SQS does not take is in texts alone
 }
 
-// unpack undoes pack. What is before a fault counts.
-func unpack(packed string) brokers.Headers {
-	h, _ := wire.Unpack(packed)
-	return h
-}
-
 // movedIn returns the headers of the user in a packed attribute, none if they
 // cannot be read.
 func movedIn(packed string) brokers.Headers {

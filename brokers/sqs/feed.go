@@ -191,11 +191,10 @@ func (f *feed) block(t *token, now time.Time) (followers []*token) {
 
 // release gives messages back, or has those wait that are of no use to this worker:
 // of a FIFO queue the last one first. It replaces them where one more receive would
-// be their end.
+// be their end. If it fails, they come when their visibility timeout is over.
 func (f *feed) release(tokens []*token) {
-	if tokens = f.renew(tokens); len(tokens) == 0 {
-		return
-	}
+	now := time.Now()
+	tokens = f.renew(slices.DeleteFunc(tokens, func(t *token) bool { return !now.Before(t.limit) }))
 	slices.SortFunc(tokens, func(a, b *token) int { return cmp.Compare(b.seq, a.seq) })
 	changes := make([]change, len(tokens))
 	for i, t := range tokens {

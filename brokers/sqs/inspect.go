@@ -9,10 +9,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
@@ -48,17 +46,13 @@ func (b *Broker) inspectAll(ctx context.Context, sub brokers.Subscription) ([]in
 	if err != nil {
 		return nil, err
 	}
-	clock, err := b.clock(ctx, sites)
-	if err != nil {
-		return nil, err
-	}
 	topics := slices.Sorted(maps.Keys(sites))
 	more := make([][]inspect.Finding, len(topics))
 	err = allOf(len(topics), func(i int) (err error) {
 		more[i], err = b.inspectOne(ctx, sub, sites[topics[i]])
 		return err
 	})
-	return slices.Concat(findings(sub, sites, b.options.Create), slices.Concat(more...), clock), err
+	return slices.Concat(findings(sub, sites, b.options.Create), slices.Concat(more...), clock(sites)), err
 }
 
 // inspectOne finds what Open does not of one queue.
@@ -172,25 +166,11 @@ func (s *site) grant(actions []string) string {
 
 // clock compares the clock of the service with this machine's. A server that does not
 // tell it has none that is off.
-func (b *Broker) clock(ctx context.Context, sites map[string]*site) ([]inspect.Finding, error) {
+func clock(sites map[string]*site) []inspect.Finding {
 	for _, s := range sites {
-		if s.missing || s.hidden {
-			continue
+		if u, _ := url.Parse(s.url); u != nil && !s.attrs.date.IsZero() {
+			return adapter.Clock(u.Host, checking, s.attrs.asked, s.attrs.told, s.attrs.date)
 		}
-		var date time.Time
-		before := time.Now()
-		err := b.client.call(ctx, inspecting, queueName(s.url), b.client.timeout, func(ctx context.Context) error {
-			out, err := b.client.sends.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{QueueUrl: &s.url})
-			if err == nil {
-				date, _ = awsmiddleware.GetServerTime(out.ResultMetadata)
-			}
-			return err
-		})
-		u, _ := url.Parse(s.url) // as it was called
-		if err != nil || date.IsZero() || u == nil {
-			return nil, err
-		}
-		return adapter.Clock(u.Host, checking, before, time.Now(), date), nil
 	}
-	return nil, nil
+	return nil
 }

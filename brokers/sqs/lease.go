@@ -55,9 +55,16 @@ func (t terms) limit(begun time.Time) time.Time { return begun.Add(t.hidden() - 
 func (t terms) reserve() time.Duration { return max(t.lease/2, t.lease-longestBuffered) }
 
 // seconds rounds up, to what SQS takes.
-func seconds(d time.Duration) int32 {
-	s := int64((max(0, d) + time.Second - 1) / time.Second)
-	return int32(min(s, secondsTotal))
+func seconds(d time.Duration) int32 { return int32(min(wholeSeconds(d), secondsTotal)) }
+
+// wholeSeconds rounds up. Less than nothing is nothing.
+func wholeSeconds(d time.Duration) int64 {
+	d = max(d, 0)
+	n := int64(d / time.Second)
+	if d%time.Second > 0 {
+		n++
+	}
+	return n
 }
 
 type state uint8

@@ -95,7 +95,7 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 	var notes brokers.Headers
 	if attribute, ok := m.MessageAttributes[wire.Packed]; ok {
 		packed = aws.ToString(attribute.StringValue)
-		notes = unpack(packed)
+		notes, _ = wire.Unpack(packed) // what is before a fault counts
 	}
 	ours := slices.ContainsFunc(notes, func(h brokers.Header) bool {
 		return h.Name == topicHeader && h.Value == queueName(q.topic)
@@ -275,16 +275,6 @@ func messageLimit(queueLimit int) int {
 		queueLimit = largest
 	}
 	return max(1, (queueLimit-wrapping)/4*3)
-}
-
-// wholeSeconds rounds up; less than nothing is nothing.
-func wholeSeconds(d time.Duration) int64 {
-	d = max(d, 0)
-	n := int64(d / time.Second)
-	if d%time.Second > 0 {
-		n++
-	}
-	return n
 }
 
 // write sets the headers and the group of m.

@@ -179,7 +179,7 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 	s.arm()
 	s.mu.Unlock()
 	s.woken.Wake()
-	s.giveBack(back)
+	f.release(back)
 }
 
 // store buffers records. It returns those that have to go back: what is of no use to

@@ -155,11 +155,11 @@ func (s *source) forget(t *token, end state) {
 	}
 }
 
-// lose forgets a token that is somebody else's by now, and gives back what
+// lose forgets a token that another worker may have by now, and gives back what
 // would have been delivered after it. mu is held.
 func (s *source) lose(t *token) {
 	s.forget(t, lost)
-	s.goGiveBack(t.feed.followers(t))
+	s.goGiveBack(t.feed, t.feed.followers(t))
 }
 
 // sweep gives back what has waited for too long or is of a paused topic, and
@@ -173,7 +173,7 @@ func (s *source) sweep() {
 	now := time.Now()
 	for _, f := range s.feeds {
 		unwanted := f.unwanted(now)
-		s.goGiveBack(f.remove(func(t *token) bool { return unwanted || t.limit.Sub(now) < s.terms.reserve() }))
+		s.goGiveBack(f, f.remove(func(t *token) bool { return unwanted || t.limit.Sub(now) < s.terms.reserve() }))
 	}
 	for t := range s.out {
 		if t.state == held && t.extension == nil && !now.Before(t.until) {
@@ -199,10 +199,10 @@ func (s *source) holds() bool {
 
 // goGiveBack gives messages back without waiting for it. mu is held, and the
 // source is not closed.
-func (s *source) goGiveBack(tokens []*token) {
+func (s *source) goGiveBack(f *feed, tokens []*token) {
 	if len(tokens) > 0 {
 		s.note(tokens)
-		s.calls.Go(func() { s.giveBack(tokens) })
+		s.calls.Go(func() { f.release(tokens) })
 	}
 }
 
@@ -215,23 +215,6 @@ func (s *source) note(tokens []*token) {
 			s.notes.put(t.record.id, t.history(), now, 0)
 		}
 	}
-}
-
-// giveBack makes messages visible again, on FIFO queues the last one first. If
-// that fails, they come when their visibility timeout is over.
-func (s *source) giveBack(tokens []*token) {
-	now := time.Now()
-	byFeed := make(map[*feed][]*token)
-	for _, t := range tokens {
-		if now.Before(t.limit) {
-			byFeed[t.feed] = append(byFeed[t.feed], t)
-		}
-	}
-	var work sync.WaitGroup
-	for f, tokens := range byFeed {
-		work.Go(func() { f.release(tokens) })
-	}
-	work.Wait()
 }
 
 // Close starts no more polls, waits for the open ones, up to Options.PollWait,
@@ -260,26 +243,27 @@ func (s *source) end() {
 	defer close(s.ended)
 	defer s.broker.sources.Remove(s)
 	s.calls.Wait()
-	s.giveBack(s.abandon())
+	held := s.abandon()
+	each(len(held), callsAtOnce, func(i int) { s.feeds[i].release(held[i]) })
 }
 
-// abandon takes over everything that is held.
-func (s *source) abandon() []*token {
+// abandon takes over everything that is held, by feed.
+func (s *source) abandon() [][]*token {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sweeper != nil {
 		s.sweeper.Stop()
 	}
-	var tokens []*token
-	for _, f := range s.feeds {
-		tokens = append(tokens, f.remove(func(*token) bool { return true })...)
-	}
-	for t := range s.out {
-		if !t.copied {
-			tokens = append(tokens, t)
+	held := make([][]*token, len(s.feeds))
+	for i, f := range s.feeds {
+		held[i] = f.remove(func(*token) bool { return true })
+		for t := range s.out {
+			if t.feed == f && !t.copied {
+				held[i] = append(held[i], t)
+			}
 		}
+		s.note(held[i])
 	}
 	clear(s.out)
-	s.note(tokens)
-	return tokens
+	return held
 }

@@ -89,7 +89,7 @@ func New(options Options) (*Broker, error) {
 	return &Broker{
 		options: o,
 		seal:    seal,
-		client:  newClient(clientOptions{config: o.Config, endpoint: o.Endpoint, timeout: o.CallTimeout, pollWait: o.PollWait}),
+		client:  newClient(o),
 		queues:  make(map[string]queue),
 	}, nil
 }
@@ -106,13 +106,7 @@ func (o Options) check() error {
 	if w := o.PollWait; w != 0 && (w < time.Second || w > longestPollWait || w%time.Second != 0) {
 		faults = append(faults, fmt.Errorf("the duration Options.PollWait is %v: use whole seconds from 1 s to 20 s, or 0 for 20 s", w))
 	}
-	if o.Polls < 0 {
-		faults = append(faults, fmt.Errorf("the number Options.Polls is %d: use a positive one, or 0 for %d", o.Polls, defaultPolls))
-	}
-	if o.CallTimeout < 0 {
-		faults = append(faults, fmt.Errorf("the duration Options.CallTimeout is %v: use a positive one, or 0 for %v", o.CallTimeout, defaultCallTimeout))
-	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, adapter.NotNegative("Polls", o.Polls), adapter.AtLeast("CallTimeout", o.CallTimeout, 1))...)
 }
 
 // checkEndpoint says what is wrong with the address of a server, and not what it
