@@ -25,7 +25,6 @@ type settings struct {
 	size                               int
 	contentDedup, groupScope           bool
 	redrive                            *redrivePolicy
-	allow                              *redriveAllowPolicy
 }
 
 type redrivePolicy struct {
@@ -33,35 +32,44 @@ type redrivePolicy struct {
 	max    int
 }
 
-type redriveAllowPolicy struct {
-	RedrivePermission string   `json:"redrivePermission"`
-	SourceQueueARNs   []string `json:"sourceQueueArns"`
+// setting is an attribute of a queue that can be set.
+type setting struct {
+	fifo        bool // of FIFO queues alone
+	initial     string
+	least, most int      // of a number, where most is not 0
+	values      []string // that it can have; nil for any
 }
 
-// attributeRange is an attribute whose value is a number.
-type attributeRange struct{ least, most, initial int }
-
-func numericAttributes() map[string]attributeRange {
-	return map[string]attributeRange{
-		"DelaySeconds":                  {0, maxDelay, 0},
-		"MaximumMessageSize":            {1024, maxMessage, maxMessage},
-		"MessageRetentionPeriod":        {60, 1_209_600, 345_600},
-		"ReceiveMessageWaitTimeSeconds": {0, 20, 0},
-		"VisibilityTimeout":             {0, maxVisibility, 30},
-	}
+// settable are the attributes that can be set.
+var settable = map[string]setting{
+	"DelaySeconds":                  {most: maxDelay, initial: "0"},
+	"MaximumMessageSize":            {least: 1024, most: maxMessage, initial: "1048576"},
+	"MessageRetentionPeriod":        {least: 60, most: 1_209_600, initial: "345600"},
+	"ReceiveMessageWaitTimeSeconds": {most: 20, initial: "0"},
+	"VisibilityTimeout":             {most: maxVisibility, initial: "30"},
+	"SqsManagedSseEnabled":          {values: []string{"true", "false"}, initial: "true"},
+	"FifoQueue":                     {fifo: true, values: []string{"true"}, initial: "true"},
+	"ContentBasedDeduplication":     {fifo: true, values: []string{"true", "false"}, initial: "false"},
+	"DeduplicationScope":            {fifo: true, values: []string{"queue", "messageGroup"}, initial: "queue"},
+	"FifoThroughputLimit":           {fifo: true, values: []string{"perQueue", "perMessageGroupId"}, initial: "perQueue"},
+	"Policy":                        {},
+	"RedrivePolicy":                 {},
+	"RedriveAllowPolicy":            {},
+	"KmsMasterKeyId":                {},
+	"KmsDataKeyReusePeriodSeconds":  {},
 }
+
+// told are the attributes that cannot be set.
+var told = []string{"QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", "ApproximateNumberOfMessages",
+	"ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed"}
 
 // defaults are the attributes of a new queue.
 func defaults(fifo bool) map[string]string {
-	out := map[string]string{"SqsManagedSseEnabled": "true"}
-	for name, r := range numericAttributes() {
-		out[name] = strconv.Itoa(r.initial)
-	}
-	if fifo {
-		out["FifoQueue"] = "true"
-		out["ContentBasedDeduplication"] = "false"
-		out["DeduplicationScope"] = "queue"
-		out["FifoThroughputLimit"] = "perQueue"
+	out := make(map[string]string)
+	for name, s := range settable {
+		if s.initial != "" && (fifo || !s.fifo) {
+			out[name] = s.initial
+		}
 	}
 	return out
 }
@@ -99,10 +107,7 @@ func parseSettings(old, changes map[string]string, fifo bool) (settings, error) 
 		return settings{}, invalid("FifoThroughputLimit", "perMessageGroupId", "It needs the DeduplicationScope messageGroup.")
 	}
 	var err error
-	if out.redrive, err = parseRedrivePolicy(texts["RedrivePolicy"]); err != nil {
-		return settings{}, err
-	}
-	out.allow, err = parseRedriveAllowPolicy(texts["RedriveAllowPolicy"])
+	out.redrive, err = parseRedrivePolicy(texts["RedrivePolicy"])
 	return out, err
 }
 
@@ -117,38 +122,17 @@ func lowerBoolean(value string) string {
 
 // checkSetting checks one attribute that is to be set.
 func checkSetting(name, value string, fifo bool) error {
-	if r, ok := numericAttributes()[name]; ok {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < r.least || n > r.most {
-			return fail("InvalidAttributeValue", "Invalid value for the parameter %s: %q is not a whole number from %d to %d.", name, value, r.least, r.most)
-		}
-		return nil
+	s, ok := settable[name]
+	if !ok || s.fifo && !fifo {
+		return fail("InvalidAttributeName", "Unknown Attribute %s.", name)
 	}
-	oneOf := func(values ...string) error {
-		if !slices.Contains(values, value) {
-			return fail("InvalidAttributeValue", "Invalid value for the parameter %s: %q is none of %s.", name, value, strings.Join(values, ", "))
-		}
-		return nil
+	if n, err := strconv.Atoi(value); s.most > 0 && (err != nil || n < s.least || n > s.most) {
+		return fail("InvalidAttributeValue", "Invalid value for the parameter %s: %q is not a whole number from %d to %d.", name, value, s.least, s.most)
 	}
-	switch name {
-	case "Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds":
-		return nil
-	case "SqsManagedSseEnabled":
-		return oneOf("true", "false")
+	if s.values != nil && !slices.Contains(s.values, value) {
+		return fail("InvalidAttributeValue", "Invalid value for the parameter %s: %q is none of %s.", name, value, strings.Join(s.values, ", "))
 	}
-	if fifo {
-		switch name {
-		case "FifoQueue":
-			return oneOf("true")
-		case "ContentBasedDeduplication":
-			return oneOf("true", "false")
-		case "DeduplicationScope":
-			return oneOf("queue", "messageGroup")
-		case "FifoThroughputLimit":
-			return oneOf("perQueue", "perMessageGroupId")
-		}
-	}
-	return fail("InvalidAttributeName", "Unknown Attribute %s.", name)
+	return nil
 }
 
 func parseRedrivePolicy(text string) (*redrivePolicy, error) {
@@ -173,45 +157,10 @@ func parseRedrivePolicy(text string) (*redrivePolicy, error) {
 	return &redrivePolicy{target: in.Target, max: n}, nil
 }
 
-func parseRedriveAllowPolicy(text string) (*redriveAllowPolicy, error) {
-	if text == "" {
-		return nil, nil
-	}
-	var p redriveAllowPolicy
-	bad := func(reason string) error { return invalid("RedriveAllowPolicy", text, reason) }
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return nil, bad("Amazon SQS can't create the redrive allow policy, as it is not JSON.")
-	}
-	switch p.RedrivePermission {
-	case "allowAll", "denyAll":
-		if len(p.SourceQueueARNs) > 0 {
-			return nil, bad("sourceQueueArns needs the redrivePermission byQueue.")
-		}
-	case "byQueue":
-		if n := len(p.SourceQueueARNs); n < 1 || n > 10 {
-			return nil, bad("sourceQueueArns must have 1 to 10 ARNs.")
-		}
-	default:
-		return nil, bad("redrivePermission must be allowAll, denyAll or byQueue.")
-	}
-	return &p, nil
-}
-
-// allows reports whether a queue may have its dead letters here.
-func (p *redriveAllowPolicy) allows(source string) bool {
-	switch {
-	case p == nil || p.RedrivePermission == "allowAll":
-		return true
-	case p.RedrivePermission == "byQueue":
-		return slices.Contains(p.SourceQueueARNs, source)
-	}
-	return false
-}
-
 // attributes returns all attributes of the queue.
 func (q *queue) attributes() map[string]string {
 	out := maps.Clone(q.settings.texts)
-	out["QueueArn"] = q.arn
+	out["QueueArn"] = q.report.ARN
 	out["CreatedTimestamp"] = strconv.FormatInt(q.created.Unix(), 10)
 	out["LastModifiedTimestamp"] = strconv.FormatInt(q.modified.Unix(), 10)
 	out["ApproximateNumberOfMessages"] = strconv.Itoa(len(q.messages) - q.inFlight - q.delayed)
@@ -223,15 +172,6 @@ func (q *queue) attributes() map[string]string {
 // attributeExists reports whether GetQueueAttributes knows the name, whether or
 // not the queue has it.
 func attributeExists(name string) bool {
-	switch name {
-	case "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", "ApproximateNumberOfMessages",
-		"ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed":
-		return true
-	}
-	value := "true"
-	if r, ok := numericAttributes()[name]; ok {
-		value = strconv.Itoa(r.initial)
-	}
-	e := checkSetting(name, value, true)
-	return e == nil || asError(e).kind.query != "InvalidAttributeName"
+	_, ok := settable[name]
+	return ok || slices.Contains(told, name)
 }

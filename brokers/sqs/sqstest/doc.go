@@ -2,8 +2,8 @@
 //
 // It guarantees what AWS documents, in its strict reading: visibility timeouts
 // and their 12 hours in all, at most 120,000 messages in flight, the lock of a
-// FIFO group, deduplication windows, retention, delays, dead-letter queues and
-// move tasks, limits and character sets, failures of single entries of a batch.
+// FIFO group, deduplication windows, retention, delays, dead-letter queues,
+// limits and character sets, failures of single entries of a batch.
 // No message is lost, or shown before its time. It speaks the AWS JSON 1.0
 // protocol, so the AWS SDK talks to it as to AWS:
 //
@@ -47,11 +47,9 @@
 //   - Requests are not authenticated, signatures and policies are not checked,
 //     and nothing is encrypted; the attributes about these are only stored.
 //   - There is one account and one region. Queue URLs count by their path.
-//   - Permissions and tags are not there (InvalidAction), nor the older query
-//     protocol.
+//   - Permissions, tags and move tasks are not there (InvalidAction), nor lists
+//     in pages, nor the older query protocol.
 //   - Fair queues keep the MessageGroupId and are not fairer for it.
 //   - FIFO queues look for groups among all their messages, not among the first
 //     120,000, and have no limit of throughput.
-//   - A move task moves what was visible when it began, 500 messages a second
-//     unless it is told less, and starts at once.
 package sqstest

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -54,60 +55,62 @@ func asError(err error) *apiError {
 	return fail("InternalFailure", "%v", err)
 }
 
+const (
+	modelled = "com.amazonaws.sqs#"
+	general  = "com.amazon.coral.service#"
+	legacy   = "AWS.SimpleQueueService."
+)
+
+// kinds are the errors that are not simply a shape of the service, with the same
+// code and status 400, by their codes in either spelling without legacy.
+var kinds = map[string]kind{
+	"QueueDoesNotExist":           {modelled + "QueueDoesNotExist", legacy + "NonExistentQueue", 400},
+	"NonExistentQueue":            {modelled + "QueueDoesNotExist", legacy + "NonExistentQueue", 400},
+	"QueueNameExists":             {modelled + "QueueNameExists", "QueueAlreadyExists", 400},
+	"QueueAlreadyExists":          {modelled + "QueueNameExists", "QueueAlreadyExists", 400},
+	"PurgeQueueInProgress":        {modelled + "PurgeQueueInProgress", legacy + "PurgeQueueInProgress", 403},
+	"KmsOptInRequired":            {modelled + "KmsOptInRequired", "KMS.OptInRequired", 400},
+	"KmsThrottled":                {modelled + "KmsThrottled", "KMS.ThrottlingException", 400},
+	"KmsThrottling":               {modelled + "KmsThrottled", "KMS.ThrottlingException", 400},
+	"InvalidAction":               {general + "UnknownOperationException", "InvalidAction", 400},
+	"UnrecognizedClientException": {general + "UnrecognizedClientException", "InvalidClientTokenId", 403},
+	"InvalidClientTokenId":        {general + "UnrecognizedClientException", "InvalidClientTokenId", 403},
+	"ThrottlingException":         {"com.amazon.coral.availability#ThrottlingException", "Throttling", 400},
+	"Throttling":                  {"com.amazon.coral.availability#ThrottlingException", "Throttling", 400},
+	"InternalFailure":             {general + "InternalFailure", "InternalFailure", 500},
+	"InternalError":               {general + "InternalError", "InternalError", 500},
+	"ServiceUnavailable":          {general + "ServiceUnavailableException", "ServiceUnavailable", 503},
+}
+
+// Codes of one pattern each.
+var (
+	legacyCodes = []string{"BatchEntryIdsNotDistinct", "BatchRequestTooLong", "EmptyBatchRequest", "InvalidBatchEntryId",
+		"MessageNotInflight", "QueueDeletedRecently", "TooManyEntriesInBatchRequest", "UnsupportedOperation"}
+	plainCodes = []string{"InvalidAddress", "InvalidSecurity", "OverLimit", "ReceiptHandleIsInvalid", "RequestThrottled",
+		"InvalidAttributeName", "InvalidAttributeValue", "InvalidMessageContents", "InvalidIdFormat"}
+	kmsCodes     = []string{"KmsAccessDenied", "KmsDisabled", "KmsInvalidKeyUsage", "KmsInvalidState", "KmsNotFound"}
+	generalCodes = []string{"InvalidParameterValue", "MissingParameter", "AccessDenied", "ExpiredToken"}
+)
+
 // kindOf finds the error of a code in either spelling. A code that is not
 // known is its own shape and query code, with status 400.
 func kindOf(code string) kind {
-	const modelled, legacy = "com.amazonaws.sqs#", "AWS.SimpleQueueService."
-	const general = "com.amazon.coral.service#"
-	bare := code[strings.LastIndex(code, "#")+1:]
-	status := http.StatusBadRequest
-	switch bare {
-	case "PurgeQueueInProgress", legacy + "PurgeQueueInProgress":
-		status = http.StatusForbidden
-	case "ResourceNotFoundException":
-		status = http.StatusNotFound
+	bare := strings.TrimPrefix(code[strings.LastIndex(code, "#")+1:], legacy)
+	if kms, ok := strings.CutPrefix(bare, "KMS."); ok {
+		bare = "Kms" + strings.TrimSuffix(kms, "Exception")
 	}
-	k := func(shape, query string) kind { return kind{modelled + shape, query, status} }
-	switch bare {
-	case "BatchEntryIdsNotDistinct", "BatchRequestTooLong", "EmptyBatchRequest", "InvalidBatchEntryId",
-		"MessageNotInflight", "PurgeQueueInProgress", "QueueDeletedRecently",
-		"TooManyEntriesInBatchRequest", "UnsupportedOperation":
-		return k(bare, legacy+bare)
-	case "InvalidAddress", "InvalidSecurity", "OverLimit", "ReceiptHandleIsInvalid", "RequestThrottled",
-		"ResourceNotFoundException", "InvalidAttributeName", "InvalidAttributeValue", "InvalidMessageContents",
-		"InvalidIdFormat":
-		return k(bare, bare)
-	case "QueueDoesNotExist", "NonExistentQueue":
-		return k("QueueDoesNotExist", legacy+"NonExistentQueue")
-	case "QueueNameExists", "QueueAlreadyExists":
-		return k("QueueNameExists", "QueueAlreadyExists")
-	case "KmsAccessDenied", "KmsDisabled", "KmsInvalidKeyUsage", "KmsInvalidState", "KmsNotFound":
-		name := strings.TrimPrefix(bare, "Kms")
-		return k(bare, "KMS."+name+"Exception")
-	case "KmsOptInRequired", "KMS.OptInRequired":
-		return k("KmsOptInRequired", "KMS.OptInRequired")
-	case "KmsThrottled", "KMS.ThrottlingException":
-		return k("KmsThrottled", "KMS.ThrottlingException")
-	case "InvalidParameterValue", "MissingParameter", "AccessDenied", "ExpiredToken",
-		"InvalidParameterValueException", "AccessDeniedException", "ExpiredTokenException":
-		name := strings.TrimSuffix(bare, "Exception")
-		return kind{general + name + "Exception", name, http.StatusBadRequest}
-	case "InvalidAction":
-		return kind{general + "UnknownOperationException", bare, http.StatusBadRequest}
-	case "UnrecognizedClientException", "InvalidClientTokenId":
-		return kind{general + "UnrecognizedClientException", "InvalidClientTokenId", http.StatusForbidden}
-	case "ThrottlingException", "Throttling":
-		return kind{"com.amazon.coral.availability#ThrottlingException", "Throttling", http.StatusBadRequest}
-	case "InternalFailure", "InternalError":
-		return kind{general + bare, bare, http.StatusInternalServerError}
-	case "ServiceUnavailable":
-		return kind{general + "ServiceUnavailableException", bare, http.StatusServiceUnavailable}
+	name := strings.TrimSuffix(bare, "Exception")
+	switch k, ok := kinds[bare]; {
+	case ok:
+		return k
+	case slices.Contains(legacyCodes, bare):
+		return kind{modelled + bare, legacy + bare, 400}
+	case slices.Contains(plainCodes, bare):
+		return kind{modelled + bare, bare, 400}
+	case slices.Contains(kmsCodes, bare):
+		return kind{modelled + bare, "KMS." + strings.TrimPrefix(bare, "Kms") + "Exception", 400}
+	case slices.Contains(generalCodes, name):
+		return kind{general + name + "Exception", name, 400}
 	}
-	if name, ok := strings.CutPrefix(bare, legacy); ok {
-		return kindOf(name)
-	}
-	if name, ok := strings.CutPrefix(bare, "KMS."); ok {
-		return kindOf("Kms" + strings.TrimSuffix(name, "Exception"))
-	}
-	return kind{general + bare, bare, http.StatusBadRequest}
+	return kind{general + bare, bare, 400}
 }

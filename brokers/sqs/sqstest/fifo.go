@@ -2,6 +2,7 @@ package sqstest
 
 import (
 	"container/list"
+	"slices"
 	"time"
 )
 
@@ -12,7 +13,7 @@ const dedupWindow = 5 * time.Minute
 // the first message that is not visible, while that is not its first.
 type group struct {
 	id       string
-	messages sequence
+	messages *list.List
 	element  *list.Element // in queue.open
 }
 
@@ -20,28 +21,28 @@ type group struct {
 func (q *queue) join(m *message) {
 	g := q.groups[m.group]
 	if g == nil {
-		g = &group{id: m.group}
+		g = &group{id: m.group, messages: list.New()}
 		q.groups[m.group] = g
 	}
 	m.lane = g
-	g.messages.append(m)
+	m.place = g.messages.PushBack(m)
 }
 
 // part removes a message from its group.
 func (q *queue) part(m *message) {
 	g := m.lane
-	g.messages.remove(m)
+	g.messages.Remove(m.place)
 	m.lane = nil
 	q.review(g)
-	if g.messages.head == nil {
+	if g.messages.Len() == 0 {
 		delete(q.groups, g.id)
 	}
 }
 
 // review opens or locks a group.
 func (q *queue) review(g *group) {
-	head := g.messages.head
-	open := head != nil && head.state == Visible
+	head := g.messages.Front()
+	open := head != nil && head.Value.(*message).state == Visible
 	switch {
 	case open && g.element == nil:
 		g.element = q.open.PushBack(g)
@@ -56,83 +57,84 @@ func (q *queue) review(g *group) {
 func (q *queue) receivableInGroups(yield func(*message) bool) {
 	for e := q.open.Front(); e != nil; {
 		following := e.Next()
-		for m := e.Value.(*group).messages.head; m != nil && m.state == Visible; {
-			next := m.next
-			if !yield(m) {
-				return
-			}
-			m = next
+		if !visible(e.Value.(*group).messages, yield) {
+			return
 		}
 		e = following
 	}
 }
 
-// A window remembers deduplication IDs of sends, even when the message is gone.
-type window struct {
-	seen  map[string]sending
-	order []string
+// visible goes through messages up to the first that is not visible. It reports
+// whether yield wants more. The one that it is at may be received or removed.
+func visible(messages *list.List, yield func(*message) bool) bool {
+	for e := messages.Front(); e != nil && e.Value.(*message).state == Visible; {
+		next := e.Next()
+		if !yield(e.Value.(*message)) {
+			return false
+		}
+		e = next
+	}
+	return true
+}
+
+// recent remembers what came with an ID, for as long as that ID works.
+type recent[V any] struct {
+	seen  map[string]V
+	order []remembered
+}
+
+type remembered struct {
+	id string
+	at time.Time
+}
+
+// find returns what was added last with that ID within the window.
+func (r *recent[V]) find(id string, now time.Time) (V, bool) {
+	for len(r.order) > 0 && now.Sub(r.order[0].at) >= dedupWindow {
+		delete(r.seen, r.order[0].id)
+		r.order = r.order[1:]
+	}
+	v, ok := r.seen[id]
+	return v, ok
+}
+
+func (r *recent[V]) add(id string, v V, now time.Time) {
+	if r.seen == nil {
+		r.seen = make(map[string]V)
+	}
+	if _, again := r.seen[id]; again {
+		r.order = slices.DeleteFunc(r.order, func(old remembered) bool { return old.id == id })
+	}
+	r.seen[id] = v
+	r.order = append(r.order, remembered{id, now})
 }
 
 // A sending is what a deduplicated send answers.
 type sending struct {
 	id       string
 	sequence uint64
-	at       time.Time
 }
 
-// find returns the first sending with that key within the window.
-func (w *window) find(key string, now time.Time) (sending, bool) {
-	for len(w.order) > 0 && now.Sub(w.seen[w.order[0]].at) >= dedupWindow {
-		delete(w.seen, w.order[0])
-		w.order = w.order[1:]
-	}
-	first, ok := w.seen[key]
-	return first, ok
-}
-
-func (w *window) add(key string, s sending) {
-	if w.seen == nil {
-		w.seen = make(map[string]sending)
-	}
-	w.seen[key] = s
-	w.order = append(w.order, key)
-}
-
-// attempts remember what was received with a receive attempt ID.
-type attempts struct {
-	seen  map[string]attempt
-	order []string
-}
-
+// An attempt is what was received with a receive attempt ID.
 type attempt struct {
-	at       time.Time
 	messages []*message
 	handles  []handle
 }
 
-func (a *attempts) add(id string, at time.Time, q *queue, messages []*message) {
-	if a.seen == nil {
-		a.seen = make(map[string]attempt)
-	}
-	for len(a.order) > 0 && at.Sub(a.seen[a.order[0]].at) >= dedupWindow {
-		delete(a.seen, a.order[0])
-		a.order = a.order[1:]
-	}
-	made := attempt{at: at, messages: messages}
+// attempted remembers what was received with a receive attempt ID.
+func (q *queue) attempted(id string, now time.Time, messages []*message) {
+	made := attempt{messages: messages}
 	for _, m := range messages {
 		made.handles = append(made.handles, q.handle(m))
 	}
-	if _, known := a.seen[id]; !known {
-		a.order = append(a.order, id)
-	}
-	a.seen[id] = made
+	q.attempts.add(id, made, now)
 }
 
 // repeat returns what the attempt of that ID received, if all of it is still
 // in flight and unchanged, and starts its visibility timeouts anew.
 func (q *queue) repeat(id string, now time.Time, visibility time.Duration) []*message {
-	made, ok := q.attempts.seen[id]
-	if !ok || now.Sub(made.at) >= dedupWindow {
+	made, ok := q.attempts.find(id, now)
+	if !ok {
 		return nil
 	}
 	for i, m := range made.messages {

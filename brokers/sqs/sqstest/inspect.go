@@ -98,7 +98,7 @@ type Queue struct {
 	Deduplicated int
 	Deleted      int
 	Expired      int // by the retention of the queue
-	Moved        int // to another queue, by redrive policy or move task
+	Moved        int // to another queue, by redrive policy
 
 	// Stale counts deletions and changes of visibility with a receipt handle
 	// whose visibility timeout was over.
@@ -118,22 +118,14 @@ func (s *Server) Queue(name string) Queue {
 	if q == nil {
 		return Queue{}
 	}
-	return Queue{
-		Name: q.name, URL: q.url, ARN: q.arn,
-		Visible:  len(q.messages) - q.inFlight - q.delayed,
-		InFlight: q.inFlight,
-		Delayed:  q.delayed,
-		Polls:    q.polls,
-		Sent:     q.total.sent, Deduplicated: q.total.deduplicated,
-		Deleted: q.total.deleted, Expired: q.total.expired, Moved: q.total.moved,
-		Stale: q.total.stale, Cancelled: q.total.cancelled,
-	}
+	out := q.report
+	out.Visible, out.InFlight, out.Delayed, out.Polls = len(q.messages)-q.inFlight-q.delayed, q.inFlight, q.delayed, q.polls
+	return out
 }
 
 // current returns a queue as it is now. The caller holds s.mu.
 func (s *Server) current(name string) *queue {
 	now := s.now()
-	s.moveDue(now)
 	q := s.queues[name]
 	if q != nil {
 		q.tick(now)

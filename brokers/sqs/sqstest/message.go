@@ -2,11 +2,11 @@ package sqstest
 
 import (
 	"cmp"
+	"container/list"
 	"crypto/md5"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
-	"hash/fnv"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -58,10 +58,10 @@ type message struct {
 	generation  uint32 // of its receipt handle: counts receives and moves
 	changed     bool   // its visibility, since its last receive
 
-	lane       *group
-	prev, next *message
-	dueIndex   int
-	ageIndex   int
+	lane     *group
+	place    *list.Element // in lane, or in the queue if it is ready
+	dueIndex int
+	ageIndex int
 }
 
 // attribute is a message attribute as on the wire.
@@ -125,108 +125,56 @@ type handle struct {
 }
 
 func (h handle) String() string {
-	data := binary.BigEndian.AppendUint64(nil, h.queue)
-	data = binary.BigEndian.AppendUint64(data, h.message)
-	data = binary.BigEndian.AppendUint32(data, h.generation)
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(data, checksum(data)))
+	return fmt.Sprintf("sqstest-%d-%d-%d", h.queue, h.message, h.generation)
 }
 
 // parseHandle reports whether text is a receipt handle at all.
-func parseHandle(text string) (handle, bool) {
-	data, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(data) != 24 || binary.BigEndian.Uint32(data[20:]) != checksum(data[:20]) {
-		return handle{}, false
-	}
-	return handle{
-		queue:      binary.BigEndian.Uint64(data),
-		message:    binary.BigEndian.Uint64(data[8:]),
-		generation: binary.BigEndian.Uint32(data[16:]),
-	}, true
+func parseHandle(text string) (h handle, ok bool) {
+	_, err := fmt.Sscanf(text, "sqstest-%d-%d-%d", &h.queue, &h.message, &h.generation)
+	return h, err == nil && h.String() == text
 }
 
-func checksum(data []byte) uint32 {
-	h := fnv.New32a()
-	_, _ = h.Write(data)
-	return h.Sum32()
+// messages is a heap of messages by a time of theirs, and then by number.
+type messages struct {
+	items []*message
+	time  func(m *message) time.Time
+	index func(m *message) *int
 }
 
-// A sequence holds messages in order.
-type sequence struct{ head, tail *message }
-
-func (l *sequence) append(m *message) {
-	m.prev, m.next = l.tail, nil
-	if l.tail == nil {
-		l.head = m
-	} else {
-		l.tail.next = m
-	}
-	l.tail = m
+// whenDue holds what is not visible, by when it will be.
+func whenDue() messages {
+	return messages{time: func(m *message) time.Time { return m.due }, index: func(m *message) *int { return &m.dueIndex }}
 }
 
-func (l *sequence) remove(m *message) {
-	if m.prev == nil {
-		l.head = m.next
-	} else {
-		m.prev.next = m.next
-	}
-	if m.next == nil {
-		l.tail = m.prev
-	} else {
-		m.next.prev = m.prev
-	}
-	m.prev, m.next = nil, nil
+// whenSent holds all messages, by when they were sent.
+func whenSent() messages {
+	return messages{time: func(m *message) time.Time { return m.sent }, index: func(m *message) *int { return &m.ageIndex }}
 }
 
-// dueHeap holds what is not visible, by when it will be.
-type dueHeap []*message
-
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return earlier(h[i], h[j], h[i].due, h[j].due) }
-func (h dueHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].dueIndex, h[j].dueIndex = i, j
+func (h *messages) first() *message { return h.items[0] }
+func (h *messages) Len() int        { return len(h.items) }
+func (h *messages) Less(i, j int) bool {
+	a, b := h.items[i], h.items[j]
+	return cmp.Or(h.time(a).Compare(h.time(b)), cmp.Compare(a.number, b.number)) < 0
 }
-func (h *dueHeap) Push(x any) {
+func (h *messages) Swap(i, j int) {
+	h.items[i], h.items[j] = h.items[j], h.items[i]
+	*h.index(h.items[i]), *h.index(h.items[j]) = i, j
+}
+func (h *messages) Push(x any) {
 	m := x.(*message)
-	m.dueIndex = len(*h)
-	*h = append(*h, m)
+	*h.index(m) = len(h.items)
+	h.items = append(h.items, m)
 }
-func (h *dueHeap) Pop() any { return pop((*[]*message)(h)) }
-
-// ageHeap holds all messages, by when they were sent.
-type ageHeap []*message
-
-func (h ageHeap) Len() int           { return len(h) }
-func (h ageHeap) Less(i, j int) bool { return earlier(h[i], h[j], h[i].sent, h[j].sent) }
-func (h ageHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].ageIndex, h[j].ageIndex = i, j
+func (h *messages) Pop() any {
+	last := len(h.items) - 1
+	m := h.items[last]
+	h.items[last] = nil
+	h.items = h.items[:last]
+	return m
 }
-func (h *ageHeap) Push(x any) {
-	m := x.(*message)
-	m.ageIndex = len(*h)
-	*h = append(*h, m)
-}
-func (h *ageHeap) Pop() any { return pop((*[]*message)(h)) }
 
 // bySent orders messages by when they were sent.
 func bySent(a, b *message) int {
 	return cmp.Or(a.sent.Compare(b.sent), cmp.Compare(a.number, b.number))
-}
-
-// earlier orders by time, and what has the same time by number.
-func earlier(a, b *message, at, bt time.Time) bool {
-	if c := at.Compare(bt); c != 0 {
-		return c < 0
-	}
-	return a.number < b.number
-}
-
-func pop(items *[]*message) *message {
-	old := *items
-	last := len(old) - 1
-	m := old[last]
-	old[last] = nil
-	*items = old[:last]
-	return m
 }

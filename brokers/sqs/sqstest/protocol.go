@@ -125,7 +125,7 @@ func (a *answer) writeHeader(h http.Header) {
 // that there is no answer.
 func (s *Server) handle(ctx context.Context, header http.Header, body []byte) (*answer, error) {
 	name, found := strings.CutPrefix(header.Get("X-Amz-Target"), "AmazonSQS.")
-	op, known := s.operation(name)
+	op, known := s.operations[name]
 	if !found || !known {
 		return reply(header, nil, fail("InvalidAction", "The action %q is not one of this server.", name)), nil
 	}
@@ -221,47 +221,24 @@ func bind[T any, P interface {
 	}
 }
 
-// operation finds the operation of a name.
-func (s *Server) operation(name string) (operation, bool) {
-	switch name {
-	case "CreateQueue":
-		return bind((*Server).createQueue), true
-	case "GetQueueUrl":
-		return bind((*Server).getQueueURL), true
-	case "GetQueueAttributes":
-		return bind((*Server).getQueueAttributes), true
-	case "SetQueueAttributes":
-		return bind((*Server).setQueueAttributes), true
-	case "ListQueues":
-		return bind((*Server).listQueues), true
-	case "DeleteQueue":
-		return bind((*Server).deleteQueue), true
-	case "PurgeQueue":
-		return bind((*Server).purgeQueue), true
-	case "SendMessage":
-		return bind((*Server).sendMessage), true
-	case "SendMessageBatch":
-		return bind((*Server).sendMessageBatch), true
-	case "ReceiveMessage":
-		return bind((*Server).receiveMessage), true
-	case "DeleteMessage":
-		return bind((*Server).deleteMessage), true
-	case "DeleteMessageBatch":
-		return bind((*Server).deleteMessageBatch), true
-	case "ChangeMessageVisibility":
-		return bind((*Server).changeMessageVisibility), true
-	case "ChangeMessageVisibilityBatch":
-		return bind((*Server).changeMessageVisibilityBatch), true
-	case "StartMessageMoveTask":
-		return bind((*Server).startMessageMoveTask), true
-	case "ListMessageMoveTasks":
-		return bind((*Server).listMessageMoveTasks), true
-	case "CancelMessageMoveTask":
-		return bind((*Server).cancelMessageMoveTask), true
-	case "ListDeadLetterSourceQueues":
-		return bind((*Server).listDeadLetterSourceQueues), true
+// operations are what the server does, by name.
+func operations() map[string]operation {
+	return map[string]operation{
+		"CreateQueue":                  bind((*Server).createQueue),
+		"GetQueueUrl":                  bind((*Server).getQueueURL),
+		"GetQueueAttributes":           bind((*Server).getQueueAttributes),
+		"SetQueueAttributes":           bind((*Server).setQueueAttributes),
+		"ListQueues":                   bind((*Server).listQueues),
+		"DeleteQueue":                  bind((*Server).deleteQueue),
+		"PurgeQueue":                   bind((*Server).purgeQueue),
+		"SendMessage":                  bind((*Server).sendMessage),
+		"SendMessageBatch":             bind((*Server).sendMessageBatch),
+		"ReceiveMessage":               bind((*Server).receiveMessage),
+		"DeleteMessage":                bind((*Server).deleteMessage),
+		"DeleteMessageBatch":           bind((*Server).deleteMessageBatch),
+		"ChangeMessageVisibility":      bind((*Server).changeMessageVisibility),
+		"ChangeMessageVisibilityBatch": bind((*Server).changeMessageVisibilityBatch),
 	}
-	return nil, false
 }
 
 // newID returns a random identifier in the form of a UUID.

@@ -12,8 +12,6 @@ import (
 type queue struct {
 	server   *Server
 	number   uint64
-	name     string
-	url, arn string
 	fifo     bool
 	settings settings
 	created  time.Time
@@ -21,13 +19,13 @@ type queue struct {
 	purged   time.Time
 
 	messages map[uint64]*message
-	due      dueHeap
-	age      ageHeap
-	ready    sequence          // visible messages of a standard queue
+	due      messages
+	age      messages
+	ready    *list.List        // visible messages of a standard queue
 	groups   map[string]*group // of a FIFO queue
 	open     *list.List        // groups of a FIFO queue that can be received from
-	window   window            // deduplication of sends
-	attempts attempts          // deduplication of receives
+	window   recent[sending]   // deduplication of sends
+	attempts recent[attempt]   // deduplication of receives
 	inFlight int
 	delayed  int
 
@@ -35,12 +33,7 @@ type queue struct {
 	polls   int         // waiters whose client is there
 	alarm   *time.Timer // for what comes due while there are such
 	touched bool
-	total   totals
-}
-
-// totals counts what happened to messages.
-type totals struct {
-	sent, deduplicated, deleted, expired, moved, stale, cancelled int
+	report  Queue // but for what it holds at a moment
 }
 
 func newQueue(s *Server, name string, now time.Time) *queue {
@@ -48,14 +41,15 @@ func newQueue(s *Server, name string, now time.Time) *queue {
 	return &queue{
 		server:   s,
 		number:   s.numbers,
-		name:     name,
-		url:      s.URL + "/" + account + "/" + name,
-		arn:      arnPrefix + name,
+		report:   Queue{Name: name, URL: s.URL + "/" + account + "/" + name, ARN: arnPrefix + name},
 		created:  now,
 		modified: now,
 		messages: make(map[uint64]*message),
 		groups:   make(map[string]*group),
 		open:     list.New(),
+		ready:    list.New(),
+		due:      whenDue(),
+		age:      whenSent(),
 		waiters:  list.New(),
 	}
 }
@@ -87,7 +81,7 @@ func (q *queue) appear(m *message) {
 	if q.fifo {
 		q.review(m.lane)
 	} else {
-		q.ready.append(m)
+		m.place = q.ready.PushBack(m)
 	}
 }
 
@@ -120,7 +114,7 @@ func (q *queue) hide(m *message, due time.Time) {
 func (q *queue) remove(m *message) {
 	if m.state == Visible {
 		if !q.fifo {
-			q.ready.remove(m)
+			q.ready.Remove(m.place)
 		}
 	} else {
 		heap.Remove(&q.due, m.dueIndex)
@@ -137,9 +131,9 @@ func (q *queue) remove(m *message) {
 // tick lets happen what was due at or before now: messages become visible, and
 // open polls get them, at the time that they were due; old messages expire.
 func (q *queue) tick(now time.Time) {
-	for len(q.due) > 0 && !q.due[0].due.After(now) {
-		at := q.due[0].due
-		for len(q.due) > 0 && q.due[0].due.Equal(at) {
+	for len(q.due.items) > 0 && !q.due.first().due.After(now) {
+		at := q.due.first().due
+		for len(q.due.items) > 0 && q.due.first().due.Equal(at) {
 			m := heap.Pop(&q.due).(*message)
 			q.leave(m)
 			q.appear(m)
@@ -147,9 +141,9 @@ func (q *queue) tick(now time.Time) {
 		q.serve(at)
 	}
 	oldest := now.Add(-q.settings.retention)
-	for len(q.age) > 0 && !q.age[0].sent.After(oldest) {
-		q.remove(q.age[0])
-		q.total.expired++
+	for len(q.age.items) > 0 && !q.age.first().sent.After(oldest) {
+		q.remove(q.age.first())
+		q.report.Expired++
 	}
 }
 
@@ -176,15 +170,7 @@ func (q *queue) receivable() iter.Seq[*message] {
 	if q.fifo {
 		return q.receivableInGroups
 	}
-	return func(yield func(*message) bool) {
-		for m := q.ready.head; m != nil; {
-			next := m.next
-			if !yield(m) {
-				return
-			}
-			m = next
-		}
-	}
+	return func(yield func(*message) bool) { visible(q.ready, yield) }
 }
 
 // receive puts a visible message in flight.
@@ -202,7 +188,7 @@ func (q *queue) receive(m *message, now time.Time, visibility time.Duration) {
 	if q.fifo {
 		q.review(m.lane)
 	} else {
-		q.ready.remove(m)
+		q.ready.Remove(m.place)
 	}
 }
 
@@ -230,7 +216,6 @@ func (s *Server) with(url string, do func(q *queue, now time.Time) error) error 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	s.moveDue(now)
 	q, err := s.find(url)
 	if err == nil {
 		q.tick(now)

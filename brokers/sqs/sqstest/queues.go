@@ -47,16 +47,12 @@ type setAttributesRequest struct {
 
 type queueRequest struct{ target }
 
-type listRequest struct {
-	QueueNamePrefix string
-	page
-}
+type listRequest struct{ QueueNamePrefix string }
 
 func (*listRequest) queueName() string { return "" }
 
 type listResult struct {
 	QueueUrls []string `json:",omitempty"`
-	NextToken string   `json:",omitempty"`
 }
 
 // plainName reports whether a name is one of a queue or an entry of a batch.
@@ -116,7 +112,7 @@ func (s *Server) createQueue(_ *call, in *createRequest) (any, error) {
 				return nil, fail("QueueNameExists", "A queue already exists with the same name and a different value for attribute %s", name)
 			}
 		}
-		return &urlResult{q.url}, nil
+		return &urlResult{q.report.URL}, nil
 	}
 	if at, ok := s.deleted[in.QueueName]; ok && now.Sub(at) < queueWait {
 		return nil, fail("QueueDeletedRecently", "You must wait 60 seconds after deleting a queue before you can create another with the same name.")
@@ -130,8 +126,8 @@ func (s *Server) createQueue(_ *call, in *createRequest) (any, error) {
 	if err := s.checkRedrive(q, q.settings); err != nil {
 		return nil, err
 	}
-	s.queues[q.name] = q
-	return &urlResult{q.url}, nil
+	s.queues[q.report.Name] = q
+	return &urlResult{q.report.URL}, nil
 }
 
 // checkRedrive checks a redrive policy against the dead-letter queue.
@@ -142,14 +138,12 @@ func (s *Server) checkRedrive(q *queue, next settings) error {
 	bad := func(reason string) error { return invalid("RedrivePolicy", next.texts["RedrivePolicy"], reason) }
 	dead := s.byARN(next.redrive.target)
 	switch {
-	case dead == nil && next.redrive.target != q.arn:
+	case dead == nil && next.redrive.target != q.report.ARN:
 		return bad("Dead letter target does not exist.")
 	case dead == nil || dead == q:
 		return bad("A queue cannot be its own dead-letter queue.")
 	case dead.fifo != q.fifo:
 		return bad("Dead-letter queue must be same type of queue as the source.")
-	case !dead.settings.allow.allows(q.arn):
-		return bad("The redrive allow policy of the dead-letter queue does not allow this source queue.")
 	}
 	return nil
 }
@@ -164,7 +158,7 @@ func (s *Server) getQueueURL(_ *call, in *getURLRequest) (any, error) {
 	if q == nil || in.QueueOwnerAWSAccountID != nil && *in.QueueOwnerAWSAccountID != account {
 		return nil, errNoQueue()
 	}
-	return &urlResult{q.url}, nil
+	return &urlResult{q.report.URL}, nil
 }
 
 func (s *Server) getQueueAttributes(_ *call, in *getAttributesRequest) (any, error) {
@@ -215,7 +209,7 @@ func (s *Server) setQueueAttributes(_ *call, in *setAttributesRequest) (any, err
 // delayAnew applies the delay of a FIFO queue to what is delayed already. On
 // a standard queue a change concerns only what is sent later.
 func (q *queue) delayAnew() {
-	for _, m := range q.due {
+	for _, m := range q.due.items {
 		if m.state == Delayed {
 			m.due = m.sent.Add(q.settings.delay)
 		}
@@ -229,17 +223,16 @@ func (s *Server) listQueues(_ *call, in *listRequest) (any, error) {
 	var urls []string
 	for _, name := range slices.Sorted(maps.Keys(s.queues)) {
 		if strings.HasPrefix(name, in.QueueNamePrefix) {
-			urls = append(urls, s.queues[name].url)
+			urls = append(urls, s.queues[name].report.URL)
 		}
 	}
-	urls, token, err := in.page.of(urls)
-	return &listResult{urls, token}, err
+	return &listResult{urls}, nil
 }
 
 func (s *Server) deleteQueue(_ *call, in *queueRequest) (any, error) {
 	return &nothing{}, s.with(in.QueueURL, func(q *queue, now time.Time) error {
-		delete(s.queues, q.name)
-		s.deleted[q.name] = now
+		delete(s.queues, q.report.Name)
+		s.deleted[q.report.Name] = now
 		for e := q.waiters.Front(); e != nil; e = e.Next() {
 			w := e.Value.(*waiter)
 			w.element = nil
@@ -254,46 +247,14 @@ func (s *Server) deleteQueue(_ *call, in *queueRequest) (any, error) {
 func (s *Server) purgeQueue(_ *call, in *queueRequest) (any, error) {
 	return &nothing{}, s.with(in.QueueURL, func(q *queue, now time.Time) error {
 		if !q.purged.IsZero() && now.Sub(q.purged) < queueWait {
-			return fail("PurgeQueueInProgress", "Only one PurgeQueue operation on %s is allowed every 60 seconds.", q.name)
+			return fail("PurgeQueueInProgress", "Only one PurgeQueue operation on %s is allowed every 60 seconds.", q.report.Name)
 		}
 		q.purged = now
-		for len(q.age) > 0 {
-			q.remove(q.age[0])
-			q.total.deleted++
+		for len(q.age.items) > 0 {
+			q.remove(q.age.first())
+			q.report.Deleted++
 		}
-		q.window = window{}
+		q.window = recent[sending]{}
 		return nil
 	})
-}
-
-// page is the part of a list that was asked for.
-type page struct {
-	MaxResults *int
-	NextToken  string
-}
-
-// maxPage is the most results of one page, and the number without MaxResults.
-const maxPage = 1000
-
-// of returns the page of a sorted list and the token of the next one.
-func (p page) of(all []string) ([]string, string, error) {
-	most := number(p.MaxResults, maxPage)
-	if most < 1 || most > maxPage {
-		return nil, "", invalid("MaxResults", most, "Must be between 1 and 1000, if provided.")
-	}
-	if p.NextToken != "" {
-		at, found := slices.BinarySearch(all, p.NextToken)
-		if found {
-			at++
-		}
-		all = all[at:]
-	}
-	if len(all) <= most {
-		return all, "", nil
-	}
-	token := ""
-	if p.MaxResults != nil {
-		token = all[most-1]
-	}
-	return all[:most], token, nil
 }

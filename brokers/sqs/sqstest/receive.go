@@ -126,7 +126,7 @@ func (q *queue) giveUp(w *waiter, now time.Time) {
 	w.gone = true
 	q.polls--
 	if w.until.After(now) {
-		q.total.cancelled++
+		q.report.Cancelled++
 	} else {
 		q.drop(w)
 	}
@@ -151,7 +151,7 @@ func (q *queue) collect(in *receiveRequest, now time.Time, most int, visibility 
 	if messages == nil {
 		messages = q.take(now, most, visibility)
 		if attempt != nil && len(messages) > 0 {
-			q.attempts.add(*attempt, now, q, messages)
+			q.attempted(*attempt, now, messages)
 		}
 	}
 	out := make([]received, 0, len(messages))
@@ -184,17 +184,13 @@ func (q *queue) serve(at time.Time) {
 
 // arm sets the alarm for what comes due next while polls are open.
 func (q *queue) arm(now time.Time) {
-	at, ok := q.server.nextMove()
-	if len(q.due) > 0 && (!ok || q.due[0].due.Before(at)) {
-		at, ok = q.due[0].due, true
-	}
 	switch {
-	case !ok || q.polls == 0 || q.server.closed:
+	case len(q.due.items) == 0 || q.polls == 0 || q.server.closed:
 		q.disarm()
 	case q.alarm == nil:
-		q.alarm = time.AfterFunc(at.Sub(now), q.ring)
+		q.alarm = time.AfterFunc(q.due.first().due.Sub(now), q.ring)
 	default:
-		q.alarm.Reset(at.Sub(now))
+		q.alarm.Reset(q.due.first().due.Sub(now))
 	}
 }
 
@@ -213,7 +209,6 @@ func (q *queue) ring() {
 		return
 	}
 	now := s.now()
-	s.moveDue(now)
 	q.tick(now)
 	s.touch(q)
 	s.flush(now)

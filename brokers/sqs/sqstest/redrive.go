@@ -16,8 +16,8 @@ func (q *queue) exhausted(m *message, now time.Time) bool {
 		return false
 	}
 	q.remove(m)
-	q.total.moved++
-	m.source = q.arn
+	q.report.Moved++
+	m.source = q.report.ARN
 	m.here = 0
 	target.arrive(m, now)
 	return true

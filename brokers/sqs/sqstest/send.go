@@ -191,13 +191,13 @@ func (q *queue) send(o *outgoing, m *message, now time.Time) (*sendResult, error
 	if q.fifo {
 		delay = q.settings.delay
 		if first, again := q.deduplicate(m, now); again {
-			q.total.deduplicated++
+			q.report.Deduplicated++
 			out.MessageID, out.SequenceNumber = first.id, sequenceText(first.sequence)
 			return out, nil
 		}
 	}
 	out.MessageID, out.SequenceNumber = m.id, sequenceText(m.sequence)
-	q.total.sent++
+	q.report.Sent++
 	q.put(m, now, delay)
 	return out, nil
 }
@@ -239,7 +239,7 @@ func (q *queue) deduplicate(m *message, now time.Time) (sending, bool) {
 		return first, true
 	}
 	m.sequence = q.server.nextSequence()
-	q.window.add(key, sending{id: m.id, sequence: m.sequence, at: now})
+	q.window.add(key, sending{id: m.id, sequence: m.sequence}, now)
 	return sending{}, false
 }
 

@@ -33,18 +33,18 @@ type Server struct {
 	// Server without a socket leads nowhere but through its Transport.
 	URL string
 
-	options Options
-	http    *http.Server
-	client  *http.Client
-	done    chan struct{}
-	running sync.WaitGroup
+	options    Options
+	operations map[string]operation
+	http       *http.Server
+	client     *http.Client
+	done       chan struct{}
+	running    sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
 	offset   time.Duration
 	queues   map[string]*queue
 	deleted  map[string]time.Time
-	tasks    []*task
 	dirty    []*queue
 	sleepers map[*sleeper]struct{}
 	faults   []*activeFault
@@ -59,13 +59,14 @@ func New(options Options) *Server {
 		options.InFlightLimit = defaultInFlight
 	}
 	s := &Server{
-		URL:      "http://sqs." + region + ".sqstest.invalid",
-		options:  options,
-		done:     make(chan struct{}),
-		queues:   make(map[string]*queue),
-		deleted:  make(map[string]time.Time),
-		sleepers: make(map[*sleeper]struct{}),
-		journal:  journal{counts: make(map[string]int)},
+		URL:        "http://sqs." + region + ".sqstest.invalid",
+		options:    options,
+		operations: operations(),
+		done:       make(chan struct{}),
+		queues:     make(map[string]*queue),
+		deleted:    make(map[string]time.Time),
+		sleepers:   make(map[*sleeper]struct{}),
+		journal:    journal{counts: make(map[string]int)},
 	}
 	s.client = &http.Client{Transport: s.Transport()}
 	return s
@@ -129,7 +130,6 @@ func (s *Server) Advance(d time.Duration) {
 	defer s.mu.Unlock()
 	s.offset += max(d, 0)
 	now := s.now()
-	s.moveDue(now)
 	for _, q := range s.queues {
 		q.tick(now)
 		s.touch(q)

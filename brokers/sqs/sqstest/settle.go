@@ -125,14 +125,14 @@ func (q *queue) delete(text string) error {
 	}
 	stale := m.generation != h.generation
 	if stale || m.state != InFlight {
-		q.total.stale++
+		q.report.Stale++
 		if q.fifo {
 			return invalid("ReceiptHandle", text, "The receipt handle has expired.")
 		}
 	}
 	if !stale {
 		q.remove(m)
-		q.total.deleted++
+		q.report.Deleted++
 	}
 	return nil
 }
@@ -151,11 +151,11 @@ func (q *queue) change(text string, timeout *int, now time.Time) error {
 		return err
 	}
 	if m == nil || m.generation != h.generation {
-		q.total.stale++
+		q.report.Stale++
 		return invalid("ReceiptHandle", text, "Message does not exist or is not available for visibility timeout change.")
 	}
 	if m.state != InFlight {
-		q.total.stale++
+		q.report.Stale++
 		if q.fifo {
 			return invalid("ReceiptHandle", text, "The receipt handle has expired.")
 		}
