@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -67,27 +68,16 @@ func (e envelope) seal() string {
 // open undoes seal.
 func open(body []byte) (e envelope, err error) {
 	var outer struct {
-		Redrive json.RawMessage `json:"redrive"`
+		Redrive sealed `json:"redrive"`
 	}
-	if err := decodeStrictly(body, &outer); err != nil {
-		return e, fmt.Errorf("%w: %w", errBroken, err)
-	}
-	var version struct {
-		V int `json:"v"`
-	}
-	if err := json.Unmarshal(outer.Redrive, &version); err != nil {
-		return e, fmt.Errorf("%w: %w", errBroken, err)
-	}
-	if version.V > envelopeVersion {
-		return e, errNewer
-	}
-	var in sealed
-	err = decodeStrictly(outer.Redrive, &in)
-	switch {
-	case err != nil:
-		return e, fmt.Errorf("%w: %w", errBroken, err)
-	case in.V != envelopeVersion || in.Body == nil || len(in.Headers) > envelopeHeaders:
-		return e, errBroken
+	err = decodeStrictly(body, &outer)
+	in := outer.Redrive
+	if err != nil || in.V != envelopeVersion || in.Body == nil || len(in.Headers) > envelopeHeaders {
+		var newer struct{ Redrive struct{ V int } }
+		if json.Unmarshal(body, &newer) == nil && newer.Redrive.V > envelopeVersion {
+			return e, errNewer
+		}
+		return e, fmt.Errorf("%w: %w", errBroken, cmp.Or(err, errors.New("a part is missing, or not what it should be")))
 	}
 	plain, err := plainText(*in.Body)
 	e.body = []byte(plain)

@@ -20,12 +20,7 @@ import (
 var errPastTotal = errors.New("SQS keeps a message in flight for 12 h at most, from its receive on")
 
 // errGone reports a settlement in a queue that does not exist any more.
-var errGone error = gone{}
-
-type gone struct{}
-
-func (gone) Error() string        { return "the queue does not exist any more, and the message went with it" }
-func (gone) Is(target error) bool { return target == brokers.ErrLeaseLost }
+var errGone = fmt.Errorf("%w: the queue does not exist any more, and the message went with it", brokers.ErrLeaseLost)
 
 // operation is what a call is about to do to a queue.
 type operation uint8

@@ -1,7 +1,6 @@
 package sqs
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -194,13 +193,20 @@ func (f *feed) block(t *token, now time.Time) (followers []*token) {
 // be their end. If it fails, they come when their visibility timeout is over.
 func (f *feed) release(tokens []*token) {
 	now := time.Now()
-	tokens = f.renew(slices.DeleteFunc(tokens, func(t *token) bool { return !now.Before(t.limit) }))
-	slices.SortFunc(tokens, func(a, b *token) int { return cmp.Compare(b.seq, a.seq) })
-	changes := make([]change, len(tokens))
-	for i, t := range tokens {
-		changes[i] = change{t.record.handle, seconds(t.away)}
+	j := &job{feed: f, deadline: now.Add(maxTotal)}
+	for _, t := range tokens {
+		e := &entry{token: t, seconds: seconds(t.away)}
+		switch {
+		case !now.Before(t.limit):
+			continue
+		case t.renews() && t.record.err == nil && t.record.unreadable == nil:
+			j.copies = append(j.copies, e)
+		default:
+			j.moves = append(j.moves, e)
+		}
+		j.deadline = earlier(j.deadline, t.limit)
 	}
-	f.hide(context.Background(), changes)
+	j.run(context.Background())
 }
 
 // hide changes visibility timeouts, on a FIFO queue one after the other.
@@ -210,36 +216,4 @@ func (f *feed) hide(ctx context.Context, changes []change) []error {
 		return client.hideInOrder(ctx, f.url, changes)
 	}
 	return client.hide(ctx, f.url, changes)
-}
-
-// renew replaces messages by copies if one more receive of them must not count. It
-// returns the others, and those that could not be copied.
-func (f *feed) renew(tokens []*token) (rest []*token) {
-	var out []outgoing
-	var old []*token
-	for _, t := range tokens {
-		if t.renews() && t.record.err == nil && t.record.unreadable == nil {
-			meta := t.meta
-			if o, err := f.compose(t.record.message, &meta, 0); err == nil {
-				out, old = append(out, o), append(old, t)
-				continue
-			}
-		}
-		rest = append(rest, t)
-	}
-	if len(out) == 0 {
-		return rest
-	}
-	client := f.source.broker.client
-	errs := client.send(context.Background(), f.url, out)
-	var handles []string
-	for i, t := range old {
-		if errorAt(errs, i) != nil {
-			rest = append(rest, t)
-		} else {
-			handles = append(handles, t.record.handle)
-		}
-	}
-	client.remove(context.Background(), f.url, handles)
-	return rest
 }

@@ -101,7 +101,7 @@ func attributeOf(h brokers.Header) (types.MessageAttributeValue, bool) {
 		return types.MessageAttributeValue{DataType: aws.String(typeString), StringValue: &h.Value}, takes(h.Value)
 	}
 	base, label, labeled := strings.Cut(h.Type, ".")
-	if labeled && (!isWord(label) || len(h.Type) > maxNameLength) {
+	if labeled && (!word.MatchString(label) || len(h.Type) > maxNameLength) {
 		return types.MessageAttributeValue{}, false
 	}
 	value := types.MessageAttributeValue{DataType: &h.Type}
@@ -122,25 +122,8 @@ func attributeOf(h brokers.Header) (types.MessageAttributeValue, bool) {
 // takesName reports whether SQS takes name for an attribute.
 func takesName(name string) bool {
 	lower := strings.ToLower(name[:min(len(name), len("amazon."))])
-	return len(name) <= maxNameLength && isWord(name) && name != wire.Packed &&
+	return len(name) <= maxNameLength && word.MatchString(name) && name != wire.Packed &&
 		!strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon.")
-}
-
-// isWord reports whether s is made of ASCII letters, digits and "-_.", with no
-// dot at either end nor two in a row.
-func isWord(s string) bool {
-	dot := true
-	for _, c := range []byte(s) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_':
-			dot = false
-		case c == '.' && !dot:
-			dot = true
-		default:
-			return false
-		}
-	}
-	return !dot
 }
 
 // isNumber reports whether SQS takes s as a number and leaves it as it is: it
@@ -150,7 +133,10 @@ func isNumber(s string) bool {
 	return digits <= maxDigits && s != "-0" && trimmed.MatchString(s)
 }
 
-var trimmed = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?$`)
+var (
+	trimmed = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?$`)
+	word    = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`) // no dot at either end, nor two in a row
+)
 
 // isTrace reports whether h is a trace header that can be sent as one.
 func isTrace(h brokers.Header) bool {

@@ -59,26 +59,18 @@ func (c *httpClient) Do(req *http.Request) (*http.Response, error) {
 	if req.Body == nil || req.Body == http.NoBody {
 		return c.next.Do(req)
 	}
-	body, err := readAll(req.Body, req.ContentLength)
+	var body bytes.Buffer
+	body.Grow(int(max(req.ContentLength, 0)) + bytes.MinRead)
+	_, err := body.ReadFrom(req.Body)
 	_ = req.Body.Close()
 	if err != nil {
 		return nil, fmt.Errorf("read the request: %w", err)
 	}
 	own := req.WithContext(req.Context())
-	own.ContentLength = int64(len(body))
-	own.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	own.ContentLength = int64(body.Len())
+	own.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body.Bytes())), nil }
 	own.Body, _ = own.GetBody()
 	return c.next.Do(own)
-}
-
-// readAll reads r, which is about size bytes long if that is known.
-func readAll(r io.Reader, size int64) ([]byte, error) {
-	var b bytes.Buffer
-	if size > 0 {
-		b.Grow(int(size) + bytes.MinRead)
-	}
-	_, err := b.ReadFrom(r)
-	return b.Bytes(), err
 }
 
 // closeIdle closes the connections that nobody uses.

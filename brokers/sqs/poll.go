@@ -196,7 +196,7 @@ func (s *source) store(f *feed, records []record, begun, now time.Time) (back []
 	for _, came := range records { // each on its own, as it may outlive the others
 		s.seq++
 		r := &came
-		t := &token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit}
+		t := &token{feed: f, record: r, seq: s.seq, begun: begun, limit: limit, until: limit}
 		t.meta, t.lost = f.counting.read(s.notes.about(r), r.receives)
 		if t.delivery.Unreadable = r.unreadable; r.unreadable != nil {
 			t.meta, t.lost = r.meta, 0 // nobody has run it

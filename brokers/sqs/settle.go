@@ -36,11 +36,13 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 type entry struct {
 	*token
 	delivery   *brokers.Delivery   // of Extend
-	settlement *brokers.Settlement // nil for what is given back with another one
+	settlement *brokers.Settlement // nil for what is given back without one
 	seconds    int32               // of the visibility timeout to ask for
 	last       bool                // if that cannot be, there is no other way, as by a copy
 	err        error
 }
+
+func (e *entry) retries() bool { return e.settlement != nil && e.settlement.Action == brokers.Retry }
 
 // outcomes calls f with each entry of a call and its error. f is called with mu held.
 func (s *source) outcomes(entries []*entry, errs []error, f func(e *entry, err error)) {
@@ -336,13 +338,13 @@ func (j *job) stay(entries []*entry) []*entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range entries {
-		known := e.history()
-		if e.settlement.Action == brokers.Retry {
-			known = e.retried(e.settlement)
+		known, delay := e.history(), time.Duration(0)
+		if e.retries() {
+			known, delay = e.retried(e.settlement), e.settlement.Delay
 		}
-		s.notes.put(e.record.id, known, now, e.settlement.Delay)
+		s.notes.put(e.record.id, known, now, delay)
 		left := e.begun.Add(maxTotal).Sub(now).Truncate(time.Second)
-		e.seconds, e.last = seconds(min(e.settlement.Delay, left)), true
+		e.seconds, e.last = seconds(min(delay, left)), true
 	}
 	return entries
 }
@@ -380,9 +382,9 @@ func (j *job) copy(ctx context.Context) (confirmed, unfit []*entry) {
 // copyOf is the message that replaces the delivery of a retry. Its error is that
 // there is no room for it.
 func (j *job) copyOf(e *entry) (outgoing, error) {
-	meta, delay := e.settlement.Meta, e.settlement.Delay
-	if e.settlement.Action == brokers.Release {
-		meta = e.meta
+	meta, delay := e.meta, time.Duration(0)
+	if e.retries() {
+		meta, delay = e.settlement.Meta, e.settlement.Delay
 	}
 	if meta.DueAt.IsZero() && delay > 0 {
 		meta.DueAt = time.Now().Add(delay)

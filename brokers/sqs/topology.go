@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,8 @@ func leastReceives(topic string, maxAttempts int) int {
 
 func isFIFO(topic string) bool { return strings.HasSuffix(topic, fifoSuffix) }
 
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.fifo)?$`)
+
 // checkName says what is wrong with a topic.
 func checkName(topic string) error {
 	name := topic
@@ -50,11 +53,7 @@ func checkName(topic string) error {
 		}
 		name = u.Path[strings.LastIndexByte(u.Path, '/')+1:]
 	}
-	base := strings.TrimSuffix(name, fifoSuffix)
-	other := func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
-	}
-	if base == "" || len(name) > longestName || strings.ContainsFunc(base, other) {
+	if len(name) > longestName || !plainName.MatchString(name) {
 		return fmt.Errorf("%q cannot be the name of a queue: use at most %d letters, digits, hyphens and underscores, and the ending %s for a FIFO queue",
 			printable(topic)[0], longestName, fifoSuffix)
 	}
@@ -97,7 +96,10 @@ func check(sub brokers.Subscription, t terms) error {
 	if t.lease > longestLease {
 		faults = append(faults, fmt.Errorf("leases of %v are too long, SQS lets nobody hold a message for more than 12 h: ask for at most %v", t.lease, longestLease))
 	}
-	return misconfigured(errors.Join(faults...))
+	if len(faults) > 0 {
+		return fmt.Errorf("%w: %w", brokers.ErrMisconfigured, errors.Join(faults...))
+	}
+	return nil
 }
 
 // lasting are the topics whose messages are for people: dead letters and receipts.
@@ -105,13 +107,6 @@ func lasting(sub brokers.Subscription) []string {
 	topics := slices.AppendSeq([]string{sub.Receipts}, maps.Values(sub.DeadLetters))
 	slices.Sort(topics)
 	return slices.DeleteFunc(slices.Compact(topics), func(topic string) bool { return topic == "" })
-}
-
-func misconfigured(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", brokers.ErrMisconfigured, err)
 }
 
 // survey looks at all queues that sub needs, and changes nothing. They are found by
@@ -252,12 +247,15 @@ func (b *Broker) create(ctx context.Context, sub brokers.Subscription, sites map
 	topics, kept := stages(sub)
 	for _, group := range [][]string{kept, topics} {
 		missing := slices.DeleteFunc(group, func(topic string) bool { return !sites[topic].missing })
-		err = allOf(len(missing), func(i int) error {
-			topic, target := missing[i], ""
-			if letters := sites[sub.DeadLetters[topic]]; letters != nil {
+		err = allOf(len(missing), func(i int) (err error) {
+			s, target := sites[missing[i]], ""
+			if letters := sites[sub.DeadLetters[s.topic]]; letters != nil {
 				target = letters.attrs.arn
 			}
-			return b.createOne(ctx, sites[topic], wanted(sub, topic, target))
+			if s.url, err = b.client.create(ctx, s.topic, wanted(sub, s.topic, target)); err != nil {
+				return err
+			}
+			return b.look(ctx, s)
 		})
 		if err != nil {
 			return created, err
@@ -271,13 +269,6 @@ func (b *Broker) create(ctx context.Context, sub brokers.Subscription, sites map
 func stages(sub brokers.Subscription) (topics, kept []string) {
 	topics = slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
 	return topics, slices.DeleteFunc(lasting(sub), func(topic string) bool { return slices.Contains(topics, topic) })
-}
-
-func (b *Broker) createOne(ctx context.Context, s *site, attrs map[string]string) (err error) {
-	if s.url, err = b.client.create(ctx, s.topic, attrs); err != nil {
-		return err
-	}
-	return b.look(ctx, s)
 }
 
 // wanted are the attributes of a queue to create. The dead letters of a topic go to
