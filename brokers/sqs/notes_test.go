@@ -8,30 +8,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-func TestHops(t *testing.T) {
-	sent := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	for _, tt := range []struct {
-		delay time.Duration
-		want  int
-	}{
-		{0, 0},
-		{15 * time.Minute, 0},
-		{15*time.Minute + 2*time.Second, 0}, // the pipeline holds it
-		{15*time.Minute + 3*time.Second, 1},
-		{12 * time.Hour, 1},
-		{13 * time.Hour, 2},
-		{24 * time.Hour, 2},
-		{25 * time.Hour, 3},
-	} {
-		if got := hops(sent.Add(tt.delay), sent); got != tt.want {
-			t.Errorf("hops of a delay of %v = %d, want %d", tt.delay, got, tt.want)
-		}
-	}
-	if got := hops(time.Time{}, sent); got != 0 {
-		t.Errorf("hops without a due time = %d, want 0", got)
-	}
-}
-
 func TestCounting(t *testing.T) {
 	for name, tt := range map[string]struct {
 		copies      bool
@@ -68,20 +44,6 @@ func TestCounting(t *testing.T) {
 				t.Errorf("attempt %d and %d lost, want %d and %d", meta.Attempt, lost, tt.wantAttempt, tt.wantLost)
 			}
 		})
-	}
-}
-
-func TestAbandoned(t *testing.T) {
-	for lost, want := range map[int]int{0: 0, 4: 0, 5: 1, 7: 3} {
-		if got := (counting{}).abandoned(lost, &brokers.Meta{}); got != want {
-			t.Errorf("abandoned(%d) = %d, want %d", lost, got, want)
-		}
-		if got := (counting{}).abandoned(lost, &brokers.Meta{Crashes: 2}); got != want {
-			t.Errorf("on trial, abandoned(%d) = %d, want %d", lost, got, want)
-		}
-		if got := (counting{fifo: true}).abandoned(lost+96, &brokers.Meta{}); got != want {
-			t.Errorf("on a FIFO queue, abandoned(%d) = %d, want %d", lost+96, got, want)
-		}
 	}
 }
 

@@ -182,19 +182,3 @@ func TestPauseOfSeconds(t *testing.T) {
 		}
 	})
 }
-
-// TestResume hands out at once what is there after a pause, buffered or given
-// back, also to a Receive that waits.
-func TestResume(t *testing.T) {
-	for _, pause := range []time.Duration{time.Millisecond, 3 * time.Second, time.Hour} {
-		play(t, "jobs.fifo", Options{}, func(s *scene) {
-			src := s.open()
-			s.buffer(src, "a/0", "a/1")
-			src.Pause(s.topic)
-			time.AfterFunc(pause, func() { src.Pause() })
-			begun := time.Now()
-			s.expect(src, "a/0", "a/1")
-			s.took(begun, pause)
-		})
-	}
-}

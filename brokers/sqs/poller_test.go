@@ -335,8 +335,15 @@ func TestPollsAdapt(t *testing.T) {
 			s.drain(src, 20)
 		}
 		s.within(begun, 1500*time.Millisecond) // 4 polls of 20 ms each take 1 s, one 4 s
-		s.nothing(src, 21*time.Second)
-		s.costs("ReceiveMessage", 1, 35, func() { s.nothing(src, 10*time.Minute) }) // one in 20 s
+		idle := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(s.Context(), d)
+			defer cancel()
+			if ds, err := src.Receive(ctx, 100); err == nil { // there would be room for all polls
+				s.Errorf("received %q, want nothing", bodiesOf(ds))
+			}
+		}
+		idle(61 * time.Second)
+		s.costs("ReceiveMessage", 1, 35, func() { idle(10 * time.Minute) }) // one in 20 s
 	})
 }
 

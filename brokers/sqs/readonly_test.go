@@ -49,22 +49,6 @@ func TestReader(t *testing.T) {
 	})
 }
 
-// TestReaderOfFIFO has every retry done in place.
-func TestReaderOfFIFO(t *testing.T) {
-	play(t, "letters.fifo", Options{}, func(s *scene) {
-		s.create("letters.fifo", map[string]string{"MessageRetentionPeriod": "600"})
-		s.publish("k/a", "k/b")
-		s.reads("letters.fifo")
-		src := s.open()
-		ds := s.expect(src, "k/a", "k/b")
-		s.settle(src, again(ds[0], time.Minute), release(ds[1]))
-		s.nothing(src, 59*time.Second)
-		for _, body := range []string{"k/a", "k/b"} {
-			s.finish(src, body)
-		}
-	})
-}
-
 // TestReaderTakesWhatCannotBeRead at once: for whoever stores it as it is, no other
 // worker need try.
 func TestReaderTakesWhatCannotBeRead(t *testing.T) {

@@ -11,24 +11,6 @@ import (
 
 var errStop = errors.New("the worker stops")
 
-// TestPollOutlivesReceive ends the context of a Receive: the poll goes on, and
-// what it brings is there for the next Receive.
-func TestPollOutlivesReceive(t *testing.T) {
-	play(t, "jobs", Options{}, func(s *scene) {
-		src := s.open()
-		begun := time.Now()
-		s.nothing(src, time.Second)
-		synctest.Wait()
-		if polls := s.server.Queue(s.topic).Polls; polls != 1 {
-			s.Fatalf("%d polls are open after the end of Receive, want 1", polls)
-		}
-		s.publish("a")
-		s.state(sqstest.Queue{InFlight: 1})
-		s.drain(src, 1)
-		s.took(begun, time.Second)
-	})
-}
-
 // TestNobodyReceives sees that no poll is started while nobody calls Receive.
 func TestNobodyReceives(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
