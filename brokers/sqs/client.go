@@ -127,9 +127,6 @@ func (c cautious) IsErrorRetryable(err error) bool {
 	return !mayBeDone(err) && c.RetryerV2.IsErrorRetryable(err)
 }
 
-// close releases the connections that no call uses.
-func (c *client) close() { c.http.closeIdle() }
-
 // call runs f with a deadline and explains what it returns.
 func (c *client) call(ctx context.Context, o operation, queue string, timeout time.Duration, f func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, timeout)

@@ -124,7 +124,10 @@ var openCodes = []string{"InternalFailure", "InternalError", "InternalServerErro
 // isOpen reports whether a send that failed with err may have been done: the
 // answer got lost, or the service does not know itself.
 func isOpen(err error, code string) bool {
-	if _, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok || isOver(err) || slices.Contains(openCodes, code) {
+	_, unanswered := errors.AsType[*smithyhttp.RequestSendError](err)
+	_, canceled := errors.AsType[*smithy.CanceledError](err)
+	over := canceled || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if unanswered || over || slices.Contains(openCodes, code) {
 		return true
 	}
 	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
@@ -142,12 +145,6 @@ func mayBeDone(err error) bool {
 	}
 	code, _ := codeOf(err)
 	return code == "" || isOpen(err, code)
-}
-
-// isOver reports whether the time for a call was over.
-func isOver(err error) bool {
-	_, canceled := errors.AsType[*smithy.CanceledError](err)
-	return canceled || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // hasCode reports whether err has a code, in any spelling.

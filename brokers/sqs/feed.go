@@ -151,21 +151,6 @@ func (t *token) follows(earlier *token) bool {
 	return group != "" && earlier.group() == group
 }
 
-// lock holds back the group of a token that is handed out, unlock does not any
-// more. mu is held.
-func (f *feed) lock(t *token) {
-	if group := t.group(); group != "" {
-		f.groups[group]++
-	}
-}
-
-func (f *feed) unlock(t *token) {
-	group := t.group()
-	if f.groups[group]--; f.groups[group] <= 0 {
-		delete(f.groups, group)
-	}
-}
-
 // followers removes from the buffer what is to be delivered after t. mu is
 // held.
 func (f *feed) followers(t *token) []*token {

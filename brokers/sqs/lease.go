@@ -149,13 +149,6 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 var errExtending = errors.New("another call of Extend is under way")
 
 // check says whether d is held and can be settled. mu is held.

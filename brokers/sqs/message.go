@@ -112,7 +112,12 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 	}
 	h = slices.Concat(h, notes)
 	limits.Trusted = ours && r.unreadable == nil && q.seal.Believes(h, queueName(q.topic), "", body)
-	r.fill(h, q, limits)
+	r.message, r.meta = wire.Decode(h, limits)
+	r.message.Topic = q.topic
+	r.message.ID = cmp.Or(r.message.ID, r.id)
+	if r.message.PublishedAt.IsZero() {
+		r.message.PublishedAt = earlier(r.sent, limits.Now)
+	}
 	if q.fifo {
 		r.meta = r.meta.Restart()
 		r.meta.RedriveCount--
@@ -128,19 +133,6 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 		r.message.Key = r.group
 	}
 	return r
-}
-
-// fill sets message and meta by headers, those of the packed attribute among them.
-func (r *record) fill(h brokers.Headers, q *queue, limits wire.Limits) {
-	r.message, r.meta = wire.Decode(h, limits)
-	r.message.Topic = q.topic
-	r.message.ID = cmp.Or(r.message.ID, r.id)
-	if r.message.PublishedAt.IsZero() {
-		r.message.PublishedAt = r.sent
-		if r.sent.After(limits.Now) {
-			r.message.PublishedAt = limits.Now
-		}
-	}
 }
 
 // origin says where the message is, and what SQS notes of one that it

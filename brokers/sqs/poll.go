@@ -173,7 +173,9 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 		if len(records) == 0 && took < s.terms.wait/2 { // not for want of messages
 			pause = shortestRest
 		}
-		f.rest = later(f.rest, now.Add(pause))
+		if until := now.Add(pause); until.After(f.rest) {
+			f.rest = until
+		}
 		back = s.store(f, records, r.begun, now)
 	}
 	s.arm()
@@ -261,7 +263,7 @@ func (s *source) fail(f *feed, err error, now time.Time) {
 	}
 	if !rests {
 		f.failures++
-		f.pace.restart()
+		f.pace.polls = 1
 		f.rest = now.Add(rest(f.failures, rand.Float64()))
 	}
 }
@@ -275,12 +277,10 @@ func rest(failures int, random float64) time.Duration {
 
 // pace says how many polls of a queue may be open: twice as many after each
 // round of full answers, one less after each that came at once and sparse, half
-// after one that waited in vain.
+// after one that waited in vain, and one after a failure or a long pause.
 type pace struct {
 	polls, most int
 }
-
-func newPace(most int) pace { return pace{polls: 1, most: most} }
 
 // note takes in that a poll for asked messages got some after a time, and
 // returns how long to wait with the next one.
@@ -296,10 +296,6 @@ func (p *pace) note(asked, got int, took time.Duration) time.Duration {
 	}
 	return 0
 }
-
-// restart has one poll at a time find out again how many there should be: after
-// a failure, or a long pause.
-func (p *pace) restart() { p.polls = 1 }
 
 // appetite is what a worker takes within a time, as an exponentially weighted moving
 // average: as much may be fetched in advance and will be taken in time.
@@ -343,7 +339,7 @@ func (f *feed) resume(now time.Time) {
 	past := now.Sub(f.since)
 	f.paused = false
 	if past >= f.keep {
-		f.pace.restart()
+		f.pace.polls = 1
 	}
 	f.keep = min(max(2*past, leastKept), longestKept)
 }

@@ -27,7 +27,7 @@ func (s *source) miss(f *feed, err error, now time.Time) {
 	}
 	s.losses = append(s.losses, &brokers.TopicError{Topic: f.topic,
 		Err: fmt.Errorf("sqs: receive from %q: %s; the worker looks for it a few times a minute: %w", printable(f.topic)[0], what, err)})
-	f.pace.restart()
+	f.pace.polls = 1
 	f.rest = now.Add(lookPace/2 + rand.N(lookPace/2))
 }
 

@@ -75,7 +75,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 func (s *source) newFeed(q queue) *feed {
 	o := s.broker.options
 	return &feed{
-		queue: q, source: s, groups: make(map[string]int), pace: newPace(o.Polls), keep: leastKept,
+		queue: q, source: s, groups: make(map[string]int), pace: pace{polls: 1, most: o.Polls}, keep: leastKept,
 		counting: counting{copies: (o.Copies || q.tight) && !q.fifo, fifo: q.fifo, maxAttempts: cmp.Or(s.sub.Attempts[q.topic], s.sub.MaxAttempts)},
 	}
 }
@@ -135,8 +135,10 @@ func (s *source) take(most int, now time.Time) []*brokers.Delivery {
 		taken = append(taken, tokens...)
 		return len(tokens)
 	})
-	for _, t := range taken {
-		t.feed.lock(t)
+	for _, t := range taken { // from now on their groups are held back
+		if group := t.group(); group != "" {
+			t.feed.groups[group]++
+		}
 	}
 	s.appetite.take(len(taken), now)
 	return ds
@@ -149,7 +151,10 @@ func (s *source) forget(t *token, end state) {
 		return
 	}
 	delete(s.out, t)
-	t.feed.unlock(t)
+	groups, group := t.feed.groups, t.group()
+	if groups[group]--; groups[group] <= 0 {
+		delete(groups, group)
+	}
 	if t.feed.fifo && len(t.feed.items) > 0 {
 		s.woken.Wake()
 	}
@@ -184,17 +189,13 @@ func (s *source) sweep() {
 	s.arm()
 }
 
-// arm sees to it that there is a sweep while there is anything to sweep. mu is
+// arm sees to it that there is a sweep while anything is handed out or buffered. mu is
 // held.
 func (s *source) arm() {
-	if s.sweeper == nil && !s.closed && s.holds() {
+	holds := len(s.out) > 0 || slices.ContainsFunc(s.feeds, func(f *feed) bool { return len(f.items) > 0 })
+	if holds && s.sweeper == nil && !s.closed {
 		s.sweeper = time.AfterFunc(min(s.terms.lease/8, sweepPace), s.sweep)
 	}
-}
-
-// holds reports whether anything is handed out or buffered. mu is held.
-func (s *source) holds() bool {
-	return len(s.out) > 0 || slices.ContainsFunc(s.feeds, func(f *feed) bool { return len(f.items) > 0 })
 }
 
 // goGiveBack gives messages back without waiting for it. mu is held, and the

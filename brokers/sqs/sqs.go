@@ -84,8 +84,11 @@ func New(options Options) (*Broker, error) {
 	if err := errors.Join(options.check(), err); err != nil {
 		return nil, fmt.Errorf("sqs: %w: %w", brokers.ErrMisconfigured, err)
 	}
-	o := options.withDefaults()
+	o := options
 	o.Secret = nil
+	o.PollWait = cmp.Or(o.PollWait, longestPollWait)
+	o.Polls = cmp.Or(o.Polls, defaultPolls)
+	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
 	return &Broker{
 		options: o,
 		seal:    seal,
@@ -123,13 +126,6 @@ func checkEndpoint(field, address string) error {
 		return fmt.Errorf("the address %s has a user name in it, which SQS does not take: %s", field, use)
 	}
 	return nil
-}
-
-func (o Options) withDefaults() Options {
-	o.PollWait = cmp.Or(o.PollWait, longestPollWait)
-	o.Polls = cmp.Or(o.Polls, defaultPolls)
-	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
-	return o
 }
 
 // Open verifies the queues of the subscription and their dead-letter queues,
@@ -250,6 +246,6 @@ func (b *Broker) learn(q queue) {
 // returned, and the sources go on in the background until they are done.
 func (b *Broker) Close(ctx context.Context) error {
 	err := b.sources.Close(ctx)
-	b.client.close()
+	b.client.http.closeIdle()
 	return err
 }
