@@ -142,6 +142,11 @@ type Meta struct {
 	// retries keep it.
 	Origin Headers
 
+	// Trace is the W3C traceparent of the last run that failed, if Config.Tracer
+	// of package consumer made one. Anybody may have written it: it is for traces
+	// alone, and the first to go where headers have no room.
+	Trace string
+
 	// Death says why the message is dead, while it waits in its queue for its
 	// dead letter. No handler runs it again. Nil if the message is not dead.
 	Death *Death
@@ -171,7 +176,7 @@ type Death struct {
 
 // Restart returns the Meta of a message that comes back from a dead-letter queue
 // once more: attempts, throttles, failure times, due time, delay, class, crashes and
-// death start over. Idempotency key, send token, history and origin stay.
+// death start over. Idempotency key, send token, history, origin and trace stay.
 func (m Meta) Restart() Meta {
 	return Meta{
 		History:        m.History,
@@ -179,6 +184,7 @@ func (m Meta) Restart() Meta {
 		RedriveCount:   m.RedriveCount + 1,
 		Send:           m.Send,
 		Origin:         m.Origin,
+		Trace:          m.Trace,
 	}
 }
 

@@ -75,7 +75,7 @@ type Entry struct {
 	Abandoned int
 
 	// Truncated names the parts that were shed or cut for lack of room:
-	// error-stack, history, error-message, origin, rule, and others whose
+	// traceparent, error-stack, history, error-message, origin, rule, and others whose
 	// value was too long.
 	Truncated []string
 
@@ -86,10 +86,10 @@ type Entry struct {
 
 // Encode returns the dead letter to publish. The framework's headers, counted
 // as the bytes of their names and values, take at most limit bytes; 0 means
-// 16 KiB. If they would take more, these go, in this order: the stack, the
-// history, the error text, the details of the origin, the rule. Stack and text
-// are cut to the room that is left where that is worth it. The rest stays even
-// if limit is smaller: it takes less than 1 KiB as a rule, and 4 KiB at most.
+// 16 KiB. If they would take more, these go, in this order: the trace, the
+// stack, the history, the error text, the details of the origin, the rule. Stack
+// and text are cut to the room that is left where that is worth it. The rest stays
+// even if limit is smaller: it takes less than 1 KiB as a rule, and 4 KiB at most.
 //
 // Times are rounded down to the millisecond, due times and delays up. The
 // dead letter's own PublishedAt is left for Publish to set.

@@ -132,6 +132,7 @@ func countedDeliveries() hooks {
 				RedriveCount:   m.RedriveCount,
 				Send:           m.Send,
 				History:        m.History,
+				Trace:          m.Trace,
 			}
 		})
 		d.Abandoned = 0

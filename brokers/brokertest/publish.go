@@ -187,7 +187,7 @@ var returnClauses = []clause{
 		rule:  "What Return reports as stored must be delivered as the message that it was: ID, body, headers, key, topic and PublishedAt.",
 		check: steps(open("orders"), putBack("not UTF-8: \xff\xfe\x00"), expect("not UTF-8: \xff\xfe\x00"), each(sameID, sameMessage))},
 	{name: "return-starts-over", needs: "return-delivers meta-fresh",
-		rule:  "What was returned must have come back once more and keep idempotency key, Send, history and origin, and start over in the rest of its Meta.",
+		rule:  "What was returned must have come back once more and keep idempotency key, Send, history, origin and trace, and start over in the rest of its Meta.",
 		check: steps(open("orders"), putBack("returned"), expect("returned"), each(equalMeta))},
 	{name: "return-survives", needs: "return-delivers return-starts-over retry-keeps-meta retry-keeps-id",
 		rule: "What a returned message is known by must survive its retries, also where nothing else of its Meta does: ID, idempotency key, redrive count and Send.",

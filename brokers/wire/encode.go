@@ -52,6 +52,7 @@ func (w *writer) meta(m brokers.Meta) {
 	w.end(nameDelay, appendDuration(w.begin(nameDelay), m.Delay))
 	w.put(nameClass, knownClass(m.Class), "")
 	w.end(nameHistory, appendHistory(w.begin(nameHistory), m.History))
+	w.word(nameTrace, m.Trace)
 	w.death(m.Death)
 	for _, detail := range m.Origin[:min(len(m.Origin), maxOrigin)] {
 		if !text.IsWord(detail.Name) {
@@ -163,6 +164,7 @@ func (r reader) meta() brokers.Meta {
 		RedriveCount:   r.count(nameRedriveCount),
 		Send:           r.word(nameSend),
 		Origin:         r.origin(),
+		Trace:          r.word(nameTrace),
 		Death:          r.death(),
 	}
 }

@@ -21,6 +21,8 @@ type step struct {
 }
 
 var steps = [...]step{
+	{name: deadPrefix + "traceparent", field: "traceparent"},
+	{name: nameTrace, field: "traceparent"},
 	{name: prefix + "error-stack", field: "error-stack", cut: true},
 	{name: deadPrefix + "history", field: "history"},
 	{name: prefix + "error-message", field: "error-message", cut: true},
@@ -34,9 +36,9 @@ var steps = [...]step{
 }
 
 // Fit returns the framework headers h, as [Partition] has them, without what has
-// no room in limit bytes of names and values. These go, in this order: the stack,
-// the history, the error text, the details of the origin and the rule of a dead
-// letter, then the history and the details that a copy carries. A copy that
+// no room in limit bytes of names and values. These go, in this order: the trace;
+// the stack, the history, the error text, the details of the origin and the rule
+// of a dead letter; then the history and the details that a copy carries. A copy that
 // waits for its dead letter sheds, in this order: its stack, its history, its
 // error text except for 64 bytes, the details, and its rule. Stack and text are
 // cut to the room that is left where that is worth it. What a message needs to be

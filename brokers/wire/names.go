@@ -12,6 +12,10 @@ const prefix = "redrive-"
 // are scarce or dear, see [Pack].
 const Packed = prefix + "meta"
 
+// Traceparent names the header of the last failed run in a trace. No signature
+// covers it: a worker of a version without it would take the signature for wrong.
+const Traceparent = prefix + "traceparent"
+
 // Carried headers. Those of the first group are the identity of a message and
 // may come from anyone; the others are its progress and come from workers.
 const (
@@ -34,6 +38,7 @@ const (
 	nameClass         = prefix + "class"
 	nameHistory       = prefix + "history"
 	nameOrigin        = prefix + "origin-" // followed by the name of the detail
+	nameTrace         = Traceparent
 
 	// By whom, where workers share a secret. Adapters write and read it.
 	nameSignature = prefix + "signature"
@@ -114,7 +119,7 @@ func ofMeta(word string) bool {
 func carried(name string) bool {
 	switch name {
 	case nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameSend, nameTopic, nameAttempt, nameThrottles,
-		nameFirstFailedAt, nameLastFailedAt, nameExcused, nameCrashes, nameDueAt, nameDelay, nameClass, nameHistory, nameSignature, Packed:
+		nameFirstFailedAt, nameLastFailedAt, nameExcused, nameCrashes, nameDueAt, nameDelay, nameClass, nameHistory, nameTrace, nameSignature, Packed:
 		return true
 	}
 	return strings.HasPrefix(name, nameOrigin) || IsDeath(name)

@@ -166,7 +166,7 @@ func cutString(s string, after byte) (value, rest string, ok bool) {
 func named(name string) (same string, known bool) {
 	for _, same := range [...]string{
 		nameID, nameKey, namePublishedAt, nameIdempotencyKey, nameRedriveCount, nameSend, nameTopic, nameAttempt, nameThrottles,
-		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameOrigin + "topic", nameOrigin + "partition", nameOrigin + "offset",
+		nameFirstFailedAt, nameLastFailedAt, nameDueAt, nameDelay, nameClass, nameHistory, nameTrace, nameOrigin + "topic", nameOrigin + "partition", nameOrigin + "offset",
 	} {
 		if same == name {
 			return same, true

@@ -73,8 +73,8 @@ func (s Secret) Seal() (Seal, error) {
 //
 // A signature is over the topic of the message and its ID, as the adapter passes
 // them, the SHA-256 of the body, and the carried headers, single or packed, in any
-// order. It is not over the headers of the user, types, or the record of a dead
-// letter. It does not end: whoever has seen a signed copy can send it again.
+// order. It is not over the headers of the user, types, the trace, or the record of
+// a dead letter. It does not end: whoever has seen a signed copy can send it again.
 //
 // The headers of a Death have a signature of their own, which covers the first
 // signature, too. So a worker of a version without Death believes the other
@@ -226,7 +226,9 @@ func carried(h brokers.Headers) brokers.Headers {
 // messages have the same.
 func canonical(notes brokers.Headers, topic, id string, body []byte) []byte {
 	sum := sha256.Sum256(body)
-	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool { return h.Name == SignatureHeader || wire.IsDeath(h.Name) })
+	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool {
+		return h.Name == SignatureHeader || h.Name == wire.Traceparent || wire.IsDeath(h.Name)
+	})
 	return joined(notes, SignatureHeader, signatureVersion, topic, id, string(sum[:]))
 }
 

@@ -55,6 +55,7 @@ func TestSeal(t *testing.T) {
 		believes("another body", false, h, "orders", "7f3a", "bod")
 		believes("parts moved", false, h, "orders7", "f3a", "body")
 		believes("headers of the user", true, append(h[:len(h):len(h)], brokers.Header{Name: "b", Value: "1"}), "orders", "7f3a", "body")
+		believes("another trace", true, append(h[:len(h):len(h)], brokers.Header{Name: wire.Traceparent, Value: "00-1-2-01"}), "orders", "7f3a", "body")
 		believes("another death", true, append(h[:len(h):len(h)], brokers.Header{Name: "redrive-dlq-v", Value: "1"}), "orders", "7f3a", "body")
 		for _, extra := range []string{"redrive-attempt", "redrive-origin-x", "redrive-id", SignatureHeader, wire.Packed} {
 			value := map[string]string{SignatureHeader: single.Get(SignatureHeader), wire.Packed: `{"attempt":"9"}`}[extra]
