@@ -82,6 +82,9 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 		p.admission.release(d, a.started, now, o)
 		d.token = token  // it still has to spend it
 		o = flow.Neutral // one run is evidence once
+		if p.tracer != nil {
+			d.note(p.traced(d, d.metaNow()))
+		}
 		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(a.started), Verdict: v, Decision: again, Err: results[i]})
 	}
 	size := (len(a.runs()) + 1) / 2

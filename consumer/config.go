@@ -139,6 +139,10 @@ type Config struct {
 	// on: they must be quick and must not block.
 	Observers []Observer
 
+	// Tracer gives each run of a handler a span, as package tracing does for
+	// OpenTelemetry. Default: none, which costs nothing.
+	Tracer Tracer
+
 	// Logger receives failures, dead letters and changes of state, sampled so
 	// that equal failures cannot flood it. Default slog.Default().
 	Logger *slog.Logger

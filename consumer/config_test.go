@@ -175,7 +175,7 @@ func TestFaultsOfOneField(t *testing.T) {
 
 // Every field is in one of the tests above: a new one is to be added.
 func TestEveryFieldOfConfigIsChecked(t *testing.T) {
-	free := map[string]bool{"Group": true, "Receipts": true, "OrderByKey": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true}
+	free := map[string]bool{"Group": true, "Receipts": true, "OrderByKey": true, "NoRepeat": true, "Logger": true, "Redact": true, "Stacks": true, "Instance": true, "Random": true, "Tracer": true}
 	_, err := consumer.New(nil, allWrong())
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[consumer.Config]()) {
 		if !free[field.Name] && !strings.Contains(err.Error(), "consumer: Config."+field.Name) {

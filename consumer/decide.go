@@ -151,7 +151,7 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Eve
 	if decision.Retry || decision.DeadLetter {
 		letter = p.letters.write(d, e.Err, e.Verdict)
 		first := !d.isRetry()
-		d.setMeta(d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, t.excused))
+		d.setMeta(p.traced(d, d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, t.excused)))
 		if first && p.receipts != nil {
 			p.receipts.tell(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
 		}

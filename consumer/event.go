@@ -13,8 +13,9 @@ import (
 // Observer sees what happens to messages: metrics, tracing and logs hang
 // here. Observe must be quick and must not block, because the pipeline waits
 // for it, and may be called from several goroutines at once. The context carries
-// the values of the context of Run, and in EventStarted, EventSucceeded and
-// EventFailed those of the handler.
+// the values of the context of Run; once the message has run, the span of its last
+// run ([Config.Tracer]); and in EventStarted, EventSucceeded and EventFailed the
+// values of the handler.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }

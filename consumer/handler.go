@@ -72,7 +72,7 @@ func decodeJSON(body []byte, into any) error {
 // MessageFrom returns the message that the handler with this context works
 // on, nil outside a handler and in one of batches.
 func MessageFrom(ctx context.Context) *brokers.Message {
-	if a := attemptFrom(ctx); a != nil && a.batch == nil {
+	if a := attemptFrom(ctx); a != nil && !a.isBatch() {
 		return &a.message
 	}
 	return nil
@@ -82,7 +82,7 @@ func MessageFrom(ctx context.Context) *brokers.Message {
 // number of this run, counted from 1, and IdempotencyKey is always set. It is
 // the zero value outside a handler and in one of batches: see [Item].
 func MetaFrom(ctx context.Context) brokers.Meta {
-	if a := attemptFrom(ctx); a != nil && a.batch == nil {
+	if a := attemptFrom(ctx); a != nil && !a.isBatch() {
 		return a.runs()[0].metaOfRun()
 	}
 	return brokers.Meta{}

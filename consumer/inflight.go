@@ -278,9 +278,17 @@ func (d *delivery) metaNow() brokers.Meta {
 	return *d.meta
 }
 
+// setMeta has the next delivery of the message carry m.
 func (d *delivery) setMeta(m brokers.Meta) {
 	d.mu.Lock()
 	d.meta, d.changed = &m, true
+	d.mu.Unlock()
+}
+
+// note is setMeta where the next delivery may do without m.
+func (d *delivery) note(m brokers.Meta) {
+	d.mu.Lock()
+	d.meta = &m
 	d.mu.Unlock()
 }
 

@@ -17,6 +17,7 @@ import (
 type reporter struct {
 	log       *logObserver
 	observers []Observer
+	tracer    Tracer          // one of these; nil if there is none
 	values    context.Context // of Run, without its cancellation
 }
 
@@ -37,8 +38,12 @@ func (r *reporter) observe(d *delivery, e Event) {
 	d.mu.Unlock()
 	e.Attempt = cmp.Or(last, e.Meta.Attempt)
 	ctx := r.values
-	if current != nil && (e.Kind == EventStarted || e.Kind == EventSucceeded || e.Kind == EventFailed) {
+	switch {
+	case current == nil:
+	case e.Kind == EventStarted, e.Kind == EventSucceeded, e.Kind == EventFailed:
 		ctx = current
+	default:
+		ctx = current.base()
 	}
 	r.hand(ctx, e)
 }

@@ -96,7 +96,7 @@ type subscription struct {
 func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipeline {
 	caps := source.Capabilities()
 	p := &pipeline{
-		reporter:     &reporter{newLogObserver(c.cfg.Logger, c.cfg.Redact), c.cfg.Observers, context.WithoutCancel(life)},
+		reporter:     &reporter{newLogObserver(c.cfg.Logger, c.cfg.Redact), c.cfg.observers(), c.cfg.Tracer, context.WithoutCancel(life)},
 		lifetime:     &lifetime{life: life},
 		cfg:          c.cfg,
 		caps:         caps,

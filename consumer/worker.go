@@ -32,6 +32,7 @@ type worker struct {
 	line   *line         // of its job, nil if it has none; under the mu of the pool
 	timer  *time.Timer
 	result [1]error // of a handler of single messages
+	run    []Item   // for the Tracer; reused
 
 	mu      sync.Mutex
 	current *attempt
@@ -95,10 +96,11 @@ func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	}
 	a.started = now
 	if job[0].sub.batchHandler != nil {
-		a.batch = new(job)
+		a.extra = &extra{batch: job}
 	} else {
 		a.one[0], a.message = job[0], job[0].Message
 	}
+	w.trace(a)
 	for _, d := range job {
 		d.move(running)
 		d.setCurrent(a)
@@ -258,7 +260,7 @@ var errStuck = errors.New("the handler ignores that its context has ended; its s
 // that quick handlers pay nothing.
 type attempt struct {
 	one     [1]*delivery    // of a handler of single messages
-	batch   *[]*delivery    // of one of batches; nil otherwise
+	*extra                  // nil without a batch and a Tracer
 	message brokers.Message // its own copy of that of one
 	started time.Time
 
@@ -267,16 +269,24 @@ type attempt struct {
 	standard *standard // nil until somebody asks for it
 }
 
+// extra is what few attempts have.
+type extra struct {
+	batch []*delivery     // nil of a handler of single messages
+	span  context.Context // that of Run, with the span; nil without a Tracer
+}
+
 // standard is the standard context of an attempt, and how to end it.
 type standard struct {
 	context.Context
 	stop context.CancelCauseFunc
 }
 
+func (a *attempt) isBatch() bool { return a.extra != nil && a.batch != nil }
+
 // runs are the deliveries that the handler works on.
 func (a *attempt) runs() []*delivery {
-	if a.batch != nil {
-		return *a.batch
+	if a.isBatch() {
+		return a.batch
 	}
 	return a.one[:]
 }
@@ -294,7 +304,7 @@ func (a *attempt) deadline() time.Time {
 func (a *attempt) limit() (time.Time, error) {
 	d := a.runs()[0]
 	at := a.started.Add(d.sub.timeout)
-	if a.batch == nil && d.expires(at) {
+	if !a.isBatch() && d.expires(at) {
 		return d.deadline, ErrDeadline
 	}
 	return at, classify.ErrAttemptTimeout
@@ -332,8 +342,13 @@ func (a *attempt) Value(key any) any {
 	return inner.Value(key)
 }
 
-// base is the context of Run, without its cancellation.
-func (a *attempt) base() context.Context { return a.runs()[0].sub.values }
+// base is the context of Run, without its cancellation, and with the span of a.
+func (a *attempt) base() context.Context {
+	if a.extra != nil && a.span != nil {
+		return a.span
+	}
+	return a.runs()[0].sub.values
+}
 
 // context returns the standard context. mu is held.
 func (a *attempt) context() *standard {
