@@ -82,7 +82,7 @@ func (h *histograms) all() []prometheus.Collector {
 
 func (m *Metrics) newSeries(topic, policy string) *series {
 	return &series{
-		topic: topic, policy: policy,
+		metrics: m, topic: topic, policy: policy,
 		succeeded: m.histograms.duration.WithLabelValues(topic, results[success]),
 		failed:    m.histograms.duration.WithLabelValues(topic, results[failure]),
 		lateness:  m.histograms.lateness.WithLabelValues(topic),

@@ -16,6 +16,12 @@ import (
 // process, make one each, and tell them apart with
 // prometheus.WrapRegistererWith.
 type Metrics struct {
+	// Exemplar, unless it is nil, returns the labels that lead from the duration of
+	// a run to its trace, by the context of the handler; nil for none. Prometheus
+	// allows 128 characters. tracing.Exemplar of package tracing is one. Set it
+	// before the Consumer runs.
+	Exemplar func(ctx context.Context) map[string]string
+
 	topics map[string]*series     // never changed
 	other  atomic.Pointer[series] // of topics that nobody named; nil until one comes
 
@@ -46,9 +52,9 @@ func New(topics ...Topic) (*Metrics, error) {
 }
 
 // Observe implements consumer.Observer.
-func (m *Metrics) Observe(_ context.Context, e consumer.Event) {
+func (m *Metrics) Observe(ctx context.Context, e consumer.Event) {
 	if e.Message != nil {
-		m.series(e.Topic).observe(&e)
+		m.series(e.Topic).observe(ctx, &e)
 		return
 	}
 	switch e.Kind {
@@ -108,6 +114,7 @@ func (m *Metrics) strays() *series {
 
 // series is what there is to count of one topic.
 type series struct {
+	metrics       *Metrics
 	topic, policy string
 
 	fresh, repeated atomic.Uint64
@@ -131,7 +138,7 @@ type series struct {
 	succeeded, failed, lateness, age prometheus.Observer
 }
 
-func (s *series) observe(e *consumer.Event) {
+func (s *series) observe(ctx context.Context, e *consumer.Event) {
 	switch e.Kind {
 	case consumer.EventReceived:
 		s.received(e)
@@ -140,11 +147,11 @@ func (s *series) observe(e *consumer.Event) {
 	case consumer.EventSucceeded:
 		s.states.forget(e.Message)
 		s.attempts[succeeded][noClass].Add(1)
-		s.succeeded.Observe(e.Duration.Seconds())
+		s.took(ctx, s.succeeded, e)
 		s.ran(e, success)
 		s.lastSuccess.Store(e.Time.UnixNano())
 	case consumer.EventFailed:
-		s.fails(e)
+		s.fails(ctx, e)
 	case consumer.EventAcked:
 		s.settled[acked].Add(1)
 	default:
@@ -228,7 +235,7 @@ func (s *series) started(e *consumer.Event) {
 	}
 }
 
-func (s *series) fails(e *consumer.Event) {
+func (s *series) fails(ctx context.Context, e *consumer.Event) {
 	s.states.forget(e.Message)
 	outcome := lost
 	switch {
@@ -244,8 +251,20 @@ func (s *series) fails(e *consumer.Event) {
 		outcome = released
 	}
 	s.attempts[outcome][classOf(e.Verdict.Class)].Add(1)
-	s.failed.Observe(e.Duration.Seconds())
+	s.took(ctx, s.failed, e)
 	s.ran(e, failure)
+}
+
+// took observes how long the run of e took.
+func (s *series) took(ctx context.Context, to prometheus.Observer, e *consumer.Event) {
+	seconds := e.Duration.Seconds()
+	if s.metrics.Exemplar != nil {
+		if labels := s.metrics.Exemplar(ctx); labels != nil {
+			to.(prometheus.ExemplarObserver).ObserveWithExemplar(seconds, labels)
+			return
+		}
+	}
+	to.Observe(seconds)
 }
 
 // ran counts a run of a message that was sent back.
