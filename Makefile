@@ -9,7 +9,7 @@ MIN_COVERAGE ?= 90
 
 # Packages whose tests want real brokers, those that take longest first.
 LIVE := ./lab/proof ./brokers/sqs/... ./brokers/rabbitmq/... ./brokers/kafka/... ./retry/budget/redisbudget ./operate/service/redisschedule ./integration/... \
-	./lab/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./examples/retryservice ./operate/proof
+	./lab/fakes/... ./examples/rabbitmq ./examples/kafka ./examples/sqs ./examples/ci ./examples/retryservice ./operate/proof ./tracing
 
 # Packages that use an SDK.
 ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redisbudget
@@ -33,10 +33,10 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race -gcflags=modernc.o
 SIMULATIONS := ^(TestScenarios|TestOutage|TestBatchesInAnOutage|TestAgeInAnOutage|TestCustomersInTrouble|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
 
 # The modules that go.work joins, but for the tools.
-MODULES := . lab operate
+MODULES := . lab operate tracing
 
 # What make test tests: all but what breaks brokers, and what measures peers.
-TESTED := ./... ./operate/... ./lab/bench/internal/... ./lab/fakes/... ./lab/gallery ./lab/proof
+TESTED := ./... ./operate/... ./tracing/... ./lab/bench/internal/... ./lab/fakes/... ./lab/gallery ./lab/proof
 
 # Packages with tests of attacks.
 ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency operate retry integration lab/fakes lab/proof))))

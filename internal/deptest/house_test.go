@@ -80,6 +80,15 @@ var house = map[string]row{
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},
+	"tracing": {
+		imports: []string{"brokers", "classify", "consumer"},
+		tests: []string{
+			"brokers/kafka", "brokers/memory", "brokers/rabbitmq", "brokers/sqs", "brokers/sqs/sqstest", "dlq",
+			"integration/goldentest", "integration/livetest", "retry", "retry/budget", "retry/flow", "settings", "tracing/sampling",
+		},
+		sdk: []string{"go.opentelemetry.io/otel", "github.com/aws", "github.com/rabbitmq/amqp091-go", "github.com/segmentio/kafka-go"}, // all but the first in tests
+	},
+	"tracing/sampling":           {sdk: []string{"go.opentelemetry.io/otel"}},
 	"retry/budget/internal/pace": {},
 	"retry/budget/redisbudget": {
 		imports: []string{"retry/budget", "retry/budget/internal/pace", "settings", "redisguard"},

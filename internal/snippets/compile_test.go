@@ -143,11 +143,17 @@ func (p *page) fragment(b block) (string, error) {
 func TestSnippets(t *testing.T) {
 	t.Parallel()
 	root, dir := moduleRoot(t), t.TempDir()
-	writeFile(t, dir, "go.mod", fmt.Sprintf("module docs.example\n\ngo 1.26\n\nrequire %s v0.0.0\n\nreplace %s => %q\n", modulePath, modulePath, root))
-	if sum, err := os.ReadFile(filepath.Join(root, "go.sum")); err == nil {
-		writeFile(t, dir, "go.sum", string(sum))
+	mod, sums := "module docs.example\n\ngo 1.26\n", ""
+	for _, module := range []string{"", "/tracing"} { // those for users
+		home := root + module
+		mod += fmt.Sprintf("\nrequire %[1]s v0.0.0\n\nreplace %[1]s => %[2]q\n", modulePath+module, home)
+		sum, err := os.ReadFile(filepath.Join(home, "go.sum"))
+		must(t, err)
+		sums += string(sum)
+		fetch(t, home)
 	}
-	fetch(t, root)
+	writeFile(t, dir, "go.mod", mod)
+	writeFile(t, dir, "go.sum", sums)
 	ex := example{files: map[string]string{}, tests: map[string]bool{}}
 	for _, p := range pages(t) {
 		if err := ex.add(p); err != nil {
