@@ -274,7 +274,7 @@ fuzz: ## Run every fuzz target in turn, each for FUZZTIME
 	done
 
 .PHONY: figures
-figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, service, kafka, rabbitmq, sqs, idle or suite ONLY=regexp)
+figures: ## Print the measured figures against their goals (AREA=core, restraint, letters, service, kafka, rabbitmq, sqs, idle, worker or suite ONLY=regexp)
 	@$(if $(BROKER_OF),$(BROKERS) run -only $(BROKER_OF)) $(GO) run ./lab/bench/cmd/figures -area $(AREA) -only '$(ONLY)'
 
 # Virtual time needs a test: the table is printed by one.

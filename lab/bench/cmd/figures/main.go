@@ -29,7 +29,7 @@ type area func(context.Context) ([]figure.Measurement, func(context.Context) err
 
 var areas = map[string]area{
 	"core": core, "restraint": restraint, "kafka": kafkaArea, "rabbitmq": rabbitMQ, "sqs": sqsArea, "suite": suiteArea, "attack": attackArea,
-	"letters": lettersArea, "service": serviceArea, "idle": idle, "delays": delays, "joins": joins,
+	"letters": lettersArea, "service": serviceArea, "idle": idle, "delays": delays, "joins": joins, "worker": workerArea,
 }
 
 func main() {
