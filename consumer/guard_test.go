@@ -631,7 +631,7 @@ func TestAbsurdSettings(t *testing.T) {
 		return func(c *consumer.Config, _ *consumer.Topic) { c.Guard.Budget = b }
 	}
 	for name, set := range map[string]func(*consumer.Config, *consumer.Topic){
-		"one slot":                  func(c *consumer.Config, _ *consumer.Topic) { c.Concurrency, c.Prefetch = 1, -1 },
+		"one slot":                  func(c *consumer.Config, _ *consumer.Topic) { c.Concurrency, c.Prefetch = 1, 1 },
 		"one slot of all topics":    func(c *consumer.Config, _ *consumer.Topic) { c.MaxConcurrency = 1 },
 		"a million slots":           func(c *consumer.Config, _ *consumer.Topic) { c.Concurrency, c.Prefetch = 1<<20, 1<<20 },
 		"a timeout of a nanosecond": func(c *consumer.Config, _ *consumer.Topic) { c.HandlerTimeout = 1 },
