@@ -206,7 +206,7 @@ func TestLetterThatWaitedIsTheSame(t *testing.T) {
 		w.stopAfter(outage)
 	}
 	crowd := func(t *testing.T, broker *mortal, cfg *consumer.Config) { // takes the room of dead letters that wait in the worker
-		cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = 1, -1, 1
+		cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = 1, 1, 1
 		publish(t, broker.Broker, "orders", strings.Repeat("y", 101), strings.Repeat("y", 101))
 	}
 	for name, death := range deaths {
@@ -453,7 +453,7 @@ func TestDeathThatTheBrokerRefusesIsShortened(t *testing.T) {
 			broker := &narrow{tap: newTap(memory.Options{Fault: closedUntil(&open)}), limit: test.limit}
 			flood(t, broker.Broker, "orders", 9)
 			cfg := quiet()
-			cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = 1, -1, 1
+			cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = 1, 1, 1
 			var runs atomic.Int32
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 				runs.Add(1)
@@ -492,7 +492,7 @@ func TestReceiptOfALetterThatWaited(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := quiet()
-		cfg.Receipts, cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = "receipts", 1, -1, 1
+		cfg.Receipts, cfg.Concurrency, cfg.Prefetch, cfg.MaxHeld = "receipts", 1, 1, 1
 		var runs atomic.Int32
 		w := start(t, broker, cfg, poisonous(&runs))
 		time.Sleep(10 * time.Minute)

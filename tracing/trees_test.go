@@ -426,9 +426,12 @@ func (b *miser) Snapshot(time.Time) budget.Snapshot { return budget.Snapshot{} }
 // batches registers a handler of batches of three. When all messages have come it
 // judges each by its body and by how often it ran.
 func (s *stage) batches(least int, judge func(body string, run int) error) func(*consumer.Consumer) {
+	var mu sync.Mutex
 	runs := map[string]int{}
 	return func(c *consumer.Consumer) {
 		c.HandleBatch(s.topic, func(_ context.Context, batch []consumer.Item) []error {
+			mu.Lock()
+			defer mu.Unlock()
 			results := make([]error, len(batch))
 			for i, item := range batch {
 				body := string(item.Message.Body)
@@ -521,7 +524,7 @@ func treeOf(t *testing.T, spans tracetest.SpanStubs, topic string) string {
 		attributes := map[string]string{}
 		for _, a := range span.Attributes {
 			if told(a.Key) {
-				attributes[string(a.Key)] = a.Value.Emit()
+				attributes[string(a.Key)] = a.Value.String()
 			}
 		}
 		if attributes["redrive.reason"] == "start-after" {

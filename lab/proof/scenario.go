@@ -267,7 +267,7 @@ func (d dice) workers(s *scenario) {
 		}
 		s.slots = append(s.slots, slot{observed: observed, config: consumer.Config{
 			Concurrency:  1 + d.IntN(12),
-			Prefetch:     pick(d, -1, 0, 0, 1+d.IntN(20)),
+			Prefetch:     pick(d, 1, 0, 0, 1+d.IntN(20)),
 			DrainTimeout: pick(d, -1, d.upTo(d.pace.drain)+1),
 			HoldLimit:    pick(d, -1, 0, d.between(d.pace.base[0], hold)),
 			MaxHeld:      held,
