@@ -104,9 +104,9 @@ type Meta struct {
 	// the default MaxAge: the dependency was overloaded or down.
 	Excused time.Duration
 
-	// Crashes is Delivery.Abandoned when a worker sent the message back because of
-	// it: each delivery that is lost from then on had begun to run. 0 means that it
-	// was never necessary, or that a run has ended since.
+	// Crashes is above 0 on trial: a worker has sent the message back because of
+	// Delivery.Abandoned, and each delivery that is lost from then on had begun to
+	// run. It also counts those of copies that went back on the trial.
 	Crashes int
 
 	// DueAt is the time before which the message must not be handled; zero on

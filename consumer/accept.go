@@ -208,8 +208,9 @@ func (p *pipeline) postpone(d *delivery) bool {
 // A broker counts every delivery that ended without a settlement, and cannot say
 // whether a handler had begun. So a message whose count is one below CrashLimit
 // goes on trial: it goes back to its queue, with a mark, and when it comes again it
-// runs at once or goes back. Deliveries that are lost from then on had begun to
-// run.
+// runs at once or goes back. It waits in the process neither for a slot, nor for its
+// limit, nor for a token. So deliveries that are lost from then on had begun to run.
+// The mark counts those before and on the trial: a copy that goes back takes them along.
 //
 // Leases that began together end together. So a message that ran beside one that kills
 // its worker can come again beside it each time, and is lost as often. On the way to
@@ -218,12 +219,20 @@ var onSuspicion = deferral{reasonCrashLoop, errors.New("several deliveries ended
 
 // suspicion says what the lost deliveries of d say about it.
 func (p *pipeline) suspicion(d *delivery) (suspect, guilty bool) {
-	limit, marked := p.cfg.CrashLimit, d.onTrial() || p.caps.Ordered // which stores no mark
-	if limit <= 0 || d.Abandoned == 0 || p.leases.inTrouble(time.Now()) {
+	limit := p.cfg.CrashLimit
+	switch {
+	case limit <= 0 || d.Abandoned == 0 || p.leases.inTrouble(time.Now()):
 		return false, false
+	case d.onTrial():
+		return false, d.Abandoned+d.meta.Crashes >= trialMark(limit)+limit
+	case p.caps.Ordered: // which stores no mark
+		return false, d.Abandoned >= limit
 	}
-	return d.Abandoned >= limit-1 && !marked, d.Abandoned >= limit && marked
+	return d.Abandoned >= limit-1, false
 }
+
+// trialMark is the Meta.Crashes with which a trial begins.
+func trialMark(limit int) int { return max(1, limit-1) }
 
 // trialWait is the longest time that a message waits before its trial.
 const trialWait = time.Minute
@@ -236,7 +245,7 @@ func (p *pipeline) putOnTrial(d *delivery) bool {
 	now := time.Now()
 	m := d.metaNow()
 	wait := time.Duration(p.cfg.Random() * float64(min(trialWait, p.longestDelay)))
-	m.Crashes, m.DueAt = d.Abandoned, now.Add(wait)
+	m.Crashes, m.DueAt = trialMark(p.cfg.CrashLimit), now.Add(wait)
 	d.setMeta(m)
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Retry: true, Delay: wait, Reason: onSuspicion.reason}})
 	p.mu.Lock()

@@ -188,3 +188,80 @@ func TestHangingKeyStopsNoOthers(t *testing.T) {
 		}
 	})
 }
+
+// A message that waits for a slot, on trial or not, is not to blame for workers that
+// end meanwhile.
+func TestWaitingForASlotIsNoCrashLoop(t *testing.T) {
+	bubble(t, "one slot", func(t *testing.T) {
+		broker := &mortal{tap: newTap(memory.Options{})}
+		cfg := quiet()
+		cfg.Concurrency, cfg.Prefetch = 1, 100
+		var mu sync.Mutex
+		runs := map[string]int{}
+		k := startKilling(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			mu.Lock()
+			runs[m.ID]++
+			mu.Unlock()
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Second):
+			}
+			return context.Cause(ctx)
+		}))
+		flood(t, broker.Broker, "orders", 60)
+		for range 40 {
+			time.Sleep(30 * time.Second)
+			k.kill(t)
+		}
+		k.w.stopAfter(2 * time.Hour)
+		for _, letter := range deadLetters(t, broker.Broker, "orders") {
+			if n := runs[letter.Message.ID]; n < 3 {
+				t.Errorf("%s is dead by %q after %d runs, want 3 or more", letter.Message.ID, letter.Reason, n)
+			}
+		}
+		if len(runs) != 60 {
+			t.Errorf("%d of 60 messages have run", len(runs))
+		}
+	})
+}
+
+// What a message has killed on its trial is not forgotten when it goes back because no
+// slot is free.
+func TestKillerBehindBusySlots(t *testing.T) {
+	bubble(t, "two slots", func(t *testing.T) {
+		broker := &mortal{tap: newTap(memory.Options{})}
+		cfg := quiet()
+		cfg.Concurrency, cfg.Prefetch = 2, 100
+		dies := make(chan struct{}, 1)
+		k := startKilling(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if string(m.Body) == "killer" {
+				dies <- struct{}{}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Second):
+			}
+			return context.Cause(ctx)
+		}))
+		publish(t, broker.Broker, "orders", "killer")
+		flood(t, broker.Broker, "orders", 500)
+		kills := 0
+		for ended := time.After(3 * time.Hour); ; {
+			select {
+			case <-dies:
+				time.Sleep(time.Second)
+				kills++
+				k.kill(t)
+				continue
+			case <-ended:
+			}
+			break
+		}
+		k.w.stopAfter(0)
+		if letter := oneDeadLetter(t, broker.Broker, "orders"); kills != 2+3 || letter.Reason != "crash-loop" {
+			t.Errorf("%d workers are killed, and %q is dead by %q; want 5", kills, letter.Message.Body, letter.Reason)
+		}
+	})
+}

@@ -28,7 +28,7 @@ const (
 	EventStarted      EventKind = "started"       // a handler starts; Lateness is set after a retry
 	EventSucceeded    EventKind = "succeeded"     // a handler returned nil
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
-	EventAcked        EventKind = "acked"         // the message is removed
+	EventAcked        EventKind = "acked"         // the message is removed, as far as its broker confirms that
 	EventHeld         EventKind = "held"          // waits in the process: for its due time, for the limit, or because its verdict is in doubt
 	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
 	EventRetried      EventKind = "retried"       // rescheduled durably in the broker; DeadLetter is set if it is dead and waits there for its dead letter

@@ -16,9 +16,9 @@ import (
 type state uint32
 
 const (
-	queued   state = iota // for a slot, behind others of its topic, key or batch
+	queued   state = iota // for a slot, behind others of its topic or batch
 	running               // in its handler
-	waiting               // for its time, or until its dependency lets it start
+	waiting               // for its time, for those before it of its key, or until its dependency lets it start
 	dying                 // until its dead letter is durable, and it is acked
 	settling              // until the broker confirms any other end
 	gone                  // ended, or somebody else's
@@ -159,7 +159,8 @@ func size(d *delivery) int { return len(d.Message.Body) }
 // first reports whether meta is that of a first delivery.
 func first(meta *brokers.Meta) bool { return meta.FirstFailedAt.IsZero() && meta.DueAt.IsZero() }
 
-// onTrial reports whether d goes back to its queue if it cannot run at once.
+// onTrial reports whether d goes back to its queue if it cannot run at once, for want
+// of a slot, a token or room below the limit.
 func (d *delivery) onTrial() bool { return d.meta.Crashes > 0 }
 
 // returned reports whether d was sent back from a dead-letter queue.

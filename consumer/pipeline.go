@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // pipeline is one call of Run. A delivery passes through it in this order:
@@ -18,8 +19,10 @@ import (
 //	                        '---- waiting <----+--------------------|
 //	                                                                '-> dead letters -> settlers
 //
+// What is in line at a dependency goes from waiting to the pool.
+//
 // Read the files in this order: inflight.go (a delivery and its states), intake.go
-// (how much is received), accept.go (which messages do not run), waitlist.go,
+// (how much is received), accept.go (which messages do not run), keyqueue.go, waitlist.go,
 // pool.go, admission.go and guard.go (which runs start now), worker.go (the run),
 // decide.go and poison.go (what becomes of a failure), deadletter.go, settle.go and
 // lease.go.
@@ -188,8 +191,10 @@ func (p *pipeline) enqueue(d *delivery) {
 		p.settle(brokers.Release, d)
 	case !d.meta.DueAt.IsZero() && time.Until(d.meta.DueAt) > 0:
 		p.wait(d, max(p.cfg.HoldLimit, earlyLimit))
-	case d.sub.batchHandler != nil && !d.split: // a message that was split off a batch before runs alone
+	case d.sub.batchHandler != nil && !d.split && !d.onTrial(): // a message that was split off a batch before runs alone, and so does one on trial
 		d.sub.batches[d.rank()].add(d)
+	case d.onTrial() && !p.pool.free(d.sub.line):
+		p.back(d, flow.Status{}, time.Now(), noFreeSlot)
 	default:
 		p.pool.add(d.sub.line, d.alone())
 	}

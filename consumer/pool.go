@@ -44,6 +44,13 @@ func (p *pool) add(l *line, job []*delivery) {
 	p.call()
 }
 
+// free reports whether a job of l could start now.
+func (p *pool) free(l *line) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return l.busy+len(l.jobs)-l.head < l.limit && (p.most == 0 || p.busy+p.jobs < p.most)
+}
+
 // next returns a job for w, waiting for one; nil once there will be none.
 func (p *pool) next(w *worker) []*delivery {
 	p.mu.Lock()

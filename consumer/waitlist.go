@@ -231,10 +231,17 @@ func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why 
 	wait = min(wait, p.longestDelay) // that the broker was told of: a longer one would be cut
 	m := d.metaNow()
 	m.DueAt = now.Add(wait)
+	if d.onTrial() {
+		m.Crashes += d.Abandoned // which begins anew with the copy
+	}
 	d.setMeta(m)
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why.err,
 		Decision: retry.Decision{Retry: true, Delay: wait, Reason: why.reason}})
-	p.wait(d, p.holdLimit(d))
+	limit := p.holdLimit(d)
+	if d.onTrial() && wait >= recheck { // it would be to blame for a worker that ends meanwhile
+		limit = 0
+	}
+	p.wait(d, limit)
 }
 
 // held returns all that waits, but for those behind their key: these go when the

@@ -107,6 +107,7 @@ type delivery struct {
 	order     int // among those of its worker
 	excess    int // of its attempt, which is an estimate
 	abandoned int
+	lost      int // abandoned, or on the whole trial
 	onTrial   bool
 	suspect   bool // must not run
 

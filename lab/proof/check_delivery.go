@@ -21,6 +21,10 @@ func (c *checker) takeReceived(e *event) {
 		attempt: e.Attempt, throttles: e.Throttles, first: e.First, failed: e.Last, due: e.Due, abandoned: e.Abandoned, onTrial: e.Crashes > 0,
 		received: e.At, low: or(e.Until, forever), high: or(e.Until, forever), // or held for as long as its session
 	}
+	d.lost = e.Abandoned
+	if d.onTrial {
+		d.lost += max(0, e.Crashes-max(1, w.crashLimit-1)) // by copies of it that went back
+	}
 	d.suspect = c.suspects(d)
 	w.deliveries = append(w.deliveries, d)
 	f.deliveries = append(f.deliveries, d)
@@ -192,7 +196,7 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 	case d.isDead():
 		c.violate(promiseAttempts, f.id, "is run although it is dead of %q, and waits for its dead letter", d.got.death.Reason)
 	case d.suspect:
-		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times, on trial: %v", d.abandoned, d.onTrial)
+		c.violate(promiseAttempts, f.id, "is run although it was abandoned %d times, on trial: %v", d.lost, d.onTrial)
 	}
 	d.running, d.began, d.buried, d.dueBefore = true, e.At, false, e.Due
 	d.runs++
@@ -411,7 +415,7 @@ func (c *checker) mayRetry(d *delivery, e *event) {
 		}
 		early := d.got.due+c.scenario.pace.slack > asked
 		waits := c.sentToWait(d, e) || d.worker.halting()
-		trial := e.Crashes > 0 && !d.onTrial && d.abandoned >= d.worker.crashLimit-1
+		trial := e.Crashes > 0 && (d.onTrial || d.abandoned >= d.worker.crashLimit-1)
 		if !keeps || !early && !waits && !trial {
 			c.violate(promiseSettlement, f.id, "is sent to a retry without having been handled")
 		}
@@ -624,7 +628,7 @@ func (d *delivery) refusedFor(reason string) bool {
 // crashLoop reports whether d may be dead-lettered as one that kills its worker. A
 // broker that keeps the order takes no mark that a message is on trial.
 func (d *delivery) crashLoop() bool {
-	return d.worker.crashLimit > 0 && d.abandoned >= d.worker.crashLimit
+	return d.worker.crashLimit > 0 && d.lost >= d.worker.crashLimit
 }
 
 // suspects reports whether d, just received, must not run: it goes on trial, or died
@@ -638,7 +642,7 @@ func (c *checker) suspects(d *delivery) bool {
 	if !d.onTrial && !c.scenario.options.Ordered {
 		limit = max(1, limit-1)
 	}
-	return w.crashLimit > 0 && d.abandoned >= limit
+	return w.crashLimit > 0 && d.lost >= limit
 }
 
 // exhausted reports whether d came back after its last attempt, because the
