@@ -106,7 +106,7 @@ type Meta struct {
 
 	// Crashes is above 0 on trial: a worker has sent the message back because of
 	// Delivery.Abandoned, and each delivery that is lost from then on had begun to
-	// run. It also counts those of copies that went back on the trial.
+	// run. It is one more than the lost deliveries of earlier copies on the trial.
 	Crashes int
 
 	// DueAt is the time before which the message must not be handled; zero on

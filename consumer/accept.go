@@ -210,7 +210,8 @@ func (p *pipeline) postpone(d *delivery) bool {
 // goes on trial: it goes back to its queue, with a mark, and when it comes again it
 // runs at once or goes back. It waits in the process neither for a slot, nor for its
 // limit, nor for a token. So deliveries that are lost from then on had begun to run.
-// The mark counts those before and on the trial: a copy that goes back takes them along.
+// A copy that goes back begins a count of its own, so the mark adds up the lost
+// deliveries of earlier copies.
 //
 // Leases that began together end together. So a message that ran beside one that kills
 // its worker can come again beside it each time, and is lost as often. On the way to
@@ -224,15 +225,12 @@ func (p *pipeline) suspicion(d *delivery) (suspect, guilty bool) {
 	case limit <= 0 || d.Abandoned == 0 || p.leases.inTrouble(time.Now()):
 		return false, false
 	case d.onTrial():
-		return false, d.Abandoned+d.meta.Crashes >= trialMark(limit)+limit
+		return false, d.Abandoned+d.meta.Crashes > limit
 	case p.caps.Ordered: // which stores no mark
 		return false, d.Abandoned >= limit
 	}
 	return d.Abandoned >= limit-1, false
 }
-
-// trialMark is the Meta.Crashes with which a trial begins.
-func trialMark(limit int) int { return max(1, limit-1) }
 
 // trialWait is the longest time that a message waits before its trial.
 const trialWait = time.Minute
@@ -245,7 +243,7 @@ func (p *pipeline) putOnTrial(d *delivery) bool {
 	now := time.Now()
 	m := d.metaNow()
 	wait := time.Duration(p.cfg.Random() * float64(min(trialWait, p.longestDelay)))
-	m.Crashes, m.DueAt = trialMark(p.cfg.CrashLimit), now.Add(wait)
+	m.Crashes, m.DueAt = 1, now.Add(wait)
 	d.setMeta(m)
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: onSuspicion.err, Decision: retry.Decision{Retry: true, Delay: wait, Reason: onSuspicion.reason}})
 	p.mu.Lock()

@@ -70,8 +70,8 @@ type Config struct {
 	// HoldLimit is the longest retry delay that is waited for in the process,
 	// with the lease kept and no handler slot used; longer ones, and those
 	// that the lease cannot outlast, go to the broker. Default 2 s;
-	// settings.None sends all to the broker. What the broker brings back up to 2 s early is held
-	// in any case. Where the broker says that holding is dear
+	// settings.None sends all to the broker. A message that the broker brings back
+	// up to 2 s early is held in any case. Where the broker says that holding is dear
 	// (brokers.Capabilities.MaxHold: RabbitMQ, 20 ms), the limit of a message
 	// that is not retried yet is no longer than that, unless its key waits for
 	// it (OrderByKey).

@@ -19,7 +19,7 @@ import (
 //	                        '---- waiting <----+--------------------|
 //	                                                                '-> dead letters -> settlers
 //
-// What is in line at a dependency goes from waiting to the pool.
+// A job in line at a dependency goes from waiting to the pool.
 //
 // Read the files in this order: inflight.go (a delivery and its states), intake.go
 // (how much is received), accept.go (which messages do not run), keyqueue.go, waitlist.go,
@@ -191,7 +191,7 @@ func (p *pipeline) enqueue(d *delivery) {
 		p.settle(brokers.Release, d)
 	case !d.meta.DueAt.IsZero() && time.Until(d.meta.DueAt) > 0:
 		p.wait(d, max(p.cfg.HoldLimit, earlyLimit))
-	case d.sub.batchHandler != nil && !d.split && !d.onTrial(): // a message that was split off a batch before runs alone, and so does one on trial
+	case d.sub.batchHandler != nil && !d.split && !d.onTrial(): // those two run alone
 		d.sub.batches[d.rank()].add(d)
 	case d.onTrial() && !p.pool.free(d.sub.line):
 		p.back(d, flow.Status{}, time.Now(), noFreeSlot)

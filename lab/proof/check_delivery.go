@@ -23,7 +23,7 @@ func (c *checker) takeReceived(e *event) {
 	}
 	d.lost = e.Abandoned
 	if d.onTrial {
-		d.lost += max(0, e.Crashes-max(1, w.crashLimit-1)) // by copies of it that went back
+		d.lost += e.Crashes - 1 // by copies of it that went back
 	}
 	d.suspect = c.suspects(d)
 	w.deliveries = append(w.deliveries, d)
