@@ -22,8 +22,8 @@
 //
 // The producer's traceparent is never changed. The attempt before travels in a
 // header of its own, redrive-traceparent, which is the first to go where headers
-// have no room. Anybody may have written both: what is no traceparent is ignored,
-// and a forged one changes nothing but the trace.
+// have no room. Anybody may have written both: the tracer ignores a
+// malformed value, and a forged one changes nothing but the trace.
 //
 // # Attributes
 //

@@ -311,17 +311,3 @@ type discard struct{}
 
 func (discard) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (discard) Shutdown(context.Context) error                             { return nil }
-
-func BenchmarkRun(b *testing.B) {
-	for name, sampler := range map[string]sdktrace.Sampler{"not-sampled": sdktrace.NeverSample(), "sampled": sdktrace.AlwaysSample()} {
-		b.Run(name, func(b *testing.B) {
-			tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler), sdktrace.WithBatcher(discard{})))
-			run := []consumer.Item{message(producer)}
-			e := consumer.Event{Kind: consumer.EventSucceeded, Message: run[0].Message}
-			b.ReportAllocs()
-			for b.Loop() {
-				tracer.Observe(tracer.Start(b.Context(), run), e)
-			}
-		})
-	}
-}
