@@ -162,7 +162,7 @@ func (p *pipeline) refusal(d *delivery) (reason string, err error) {
 	case d.Unreadable != nil:
 		return reasonUnreadable, d.Unreadable
 	case guilty:
-		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.Abandoned)
+		return reasonCrashLoop, fmt.Errorf("%d deliveries ended without a settlement: the message seems to kill its worker", d.unsettled())
 	case d.sub.maxBody > 0 && len(m.Body) > d.sub.maxBody:
 		return reasonOversize, fmt.Errorf("the body of %d bytes is over the limit of %d bytes", len(m.Body), d.sub.maxBody)
 	case d.meta.Attempt >= d.sub.attempts:
@@ -222,14 +222,12 @@ var onSuspicion = deferral{reasonCrashLoop, errors.New("several deliveries ended
 func (p *pipeline) suspicion(d *delivery) (suspect, guilty bool) {
 	limit := p.cfg.CrashLimit
 	switch {
-	case limit <= 0 || d.Abandoned == 0 || p.leases.inTrouble(time.Now()):
+	case limit <= 0 || d.unsettled() == 0 || p.leases.inTrouble(time.Now()):
 		return false, false
-	case d.onTrial():
-		return false, d.Abandoned+d.meta.Crashes > limit
-	case p.caps.Ordered: // which stores no mark
-		return false, d.Abandoned >= limit
+	case d.onTrial() || p.caps.Ordered: // which stores no mark
+		return false, d.unsettled() >= limit
 	}
-	return d.Abandoned >= limit-1, false
+	return d.unsettled() >= limit-1, false
 }
 
 // trialWait is the longest time that a message waits before its trial.

@@ -40,7 +40,7 @@ func (l *deadLetters) write(d *delivery, err error, v classify.Verdict) dlq.Entr
 
 // kill records why d is dead. Its dead letter may be published much later.
 func (l *deadLetters) kill(d *delivery, reason string, letter dlq.Entry) {
-	letter.Reason, letter.Meta, letter.Abandoned = reason, d.metaNow(), d.Abandoned
+	letter.Reason, letter.Meta, letter.Abandoned = reason, d.metaNow(), d.unsettled()
 	letter.Group, letter.DeadBy, letter.DeadAt = l.group, l.cfg.Instance, time.Now()
 	d.own().letter = &letter
 }

@@ -163,6 +163,10 @@ func first(meta *brokers.Meta) bool { return meta.FirstFailedAt.IsZero() && meta
 // of a slot, a token or room below the limit.
 func (d *delivery) onTrial() bool { return d.meta.Crashes > 0 }
 
+// unsettled counts the deliveries of d that ended without a settlement. It includes
+// those of earlier copies on the same trial.
+func (d *delivery) unsettled() int { return d.Abandoned + max(0, d.came().Crashes-1) }
+
 // returned reports whether d was sent back from a dead-letter queue.
 func (d *delivery) returned() bool { return d.came().RedriveCount > 0 }
 

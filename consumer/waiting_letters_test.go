@@ -137,7 +137,7 @@ var deaths = map[string]struct {
 	"panic":     {body: "panic", reason: "panic", runs: 3, text: "panic: index out of range"},
 	"ambiguous": {body: "ambiguous", reason: "ambiguous", runs: 1, text: "status 500", cfg: func(c *consumer.Config) { c.NoRepeat = true }},
 	"crash-loop": {body: "killer", reason: "crash-loop", text: "5 deliveries ended without a settlement: the message seems to kill its worker",
-		deliver: func(d *brokers.Delivery) { d.Abandoned, d.Carried = 5, &brokers.Meta{Crashes: 2} }},
+		deliver: func(d *brokers.Delivery) { d.Abandoned, d.Carried = 4, &brokers.Meta{Crashes: 2} }},
 	"unreadable": {body: "torn", reason: "unreadable", text: "its headers are torn",
 		deliver: func(d *brokers.Delivery) { d.Unreadable = errors.New("its headers are torn") }},
 	"oversize": {body: strings.Repeat("x", 200), reason: "oversize", text: "the body of 200 bytes is over the limit of 100 bytes"},

@@ -232,7 +232,7 @@ func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why 
 	m := d.metaNow()
 	m.DueAt = now.Add(wait)
 	if d.onTrial() {
-		m.Crashes += d.Abandoned // which begins anew with the copy
+		m.Crashes = 1 + d.unsettled() // Abandoned begins anew with the copy
 	}
 	d.setMeta(m)
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why.err,

@@ -545,9 +545,21 @@ func TestAttackNeighboursCount(t *testing.T) {
 // TestAttackKiller has a message kill each worker a second after it began to run, beside
 // good traffic. A worker that is killed loses other messages, too, and its polls go on at
 // the server and take more. The good message that comes 0.8 s after the killer takes 0.3 s,
-// and comes again as long after it each time. Only the killer ends as a dead letter.
+// and comes again as long after it each time. Only the killer ends as a dead letter,
+// whether the slots of the workers are busy or free.
 func TestAttackKiller(t *testing.T) {
 	t.Parallel()
+	for name, every := range map[string]time.Duration{"busy": 400 * time.Millisecond, "free": 20 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			attackKiller(t, every)
+		})
+	}
+}
+
+// attackKiller has good messages come 0.4 and 0.8 s after the killer, then at an interval.
+func attackKiller(t *testing.T, every time.Duration) {
+	t.Helper()
 	under(t, "jobs", Options{}, func(a *attack) {
 		var draws atomic.Uint64
 		a.random = func() float64 { // no draw is like one that is near it
@@ -567,10 +579,14 @@ func TestAttackKiller(t *testing.T) {
 		var traffic sync.WaitGroup
 		traffic.Go(func() {
 			for {
+				wait := every
+				if len(good) < 2 {
+					wait = 400 * time.Millisecond
+				}
 				select {
 				case <-over:
 					return
-				case <-time.After(400 * time.Millisecond):
+				case <-time.After(wait):
 					good = append(good, fmt.Sprint("good ", len(good)))
 					a.send("", good[len(good)-1], nil)
 				}

@@ -217,6 +217,7 @@ func TestWhatIsNotRun(t *testing.T) {
 		{"oversize", brokers.Delivery{Message: brokers.Message{Body: []byte("0123456789")}}, consumer.Config{MaxBody: 9}, "oversize", brokers.Ack},
 		{"suspect", brokers.Delivery{Abandoned: 3}, consumer.Config{}, "", brokers.Retry},
 		{"crash loop", brokers.Delivery{Abandoned: 3, Carried: &brokers.Meta{Crashes: 2}}, consumer.Config{}, "crash-loop", brokers.Ack},
+		{"crash loop of earlier copies", brokers.Delivery{Carried: &brokers.Meta{Crashes: 4}}, consumer.Config{}, "crash-loop", brokers.Ack},
 		{"not due", brokers.Delivery{Carried: &brokers.Meta{DueAt: time.Now().Add(time.Hour)}}, consumer.Config{}, "", brokers.Retry},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

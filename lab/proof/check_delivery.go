@@ -592,7 +592,7 @@ func (d *delivery) diesOf(of death, throttles int) bool {
 	if d.isDead() {
 		return of == d.got.death
 	}
-	if of.Abandoned != d.abandoned {
+	if of.Abandoned != d.lost {
 		return false
 	}
 	if d.runs == 0 && of.Attempt == d.attempt && d.refusedFor(of.Reason) {
