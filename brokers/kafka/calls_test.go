@@ -210,6 +210,28 @@ func TestCreateWaitsUntilTheTopicCanBeUsed(t *testing.T) {
 	}
 }
 
+// While brokers are away a cluster has too few for the replicas of a topic. That passes,
+// unless Options.Replication asks for more than the topics have that are read.
+func TestCreateWhileBrokersAreAway(t *testing.T) {
+	for replication, final := range map[int]bool{0: false, 1: false, 3: true} {
+		t.Run(fmt.Sprint("replication ", replication), func(t *testing.T) {
+			onBroker(t, func(s *stub) {
+				delete(s.topics, delayOfOrders)
+				s.options.Replication = replication
+				s.connect()
+				s.says(answering(func(req *createtopics.Request) protocol.Message {
+					return &createtopics.Response{Topics: []createtopics.ResponseTopic{{Name: req.Topics[0].Name, ErrorCode: int16(kafkago.InvalidReplicationFactor)}}}
+				}))
+				_, err := s.broker.Open(s.Context(), s.sub)
+				if !errors.Is(err, kafkago.InvalidReplicationFactor) && !final || errors.Is(err, brokers.ErrMisconfigured) != final || !strings.Contains(err.Error(), delayOfOrders) {
+					s.Errorf("Open: %v", err)
+				}
+				s.says(nil)
+			})
+		})
+	}
+}
+
 func TestLogin(t *testing.T) {
 	const secret = "s3cret-pa55word"
 	for name, refused := range map[string]saslhandshake.Response{

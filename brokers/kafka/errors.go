@@ -85,8 +85,6 @@ var cures = []struct {
 		"check user and password, and the mechanism, in Options.SASL"},
 	{brokers.ErrMisconfigured, []kafka.Error{kafka.UnsupportedSASLMechanism},
 		"the broker offers no such mechanism: change the mechanism in Options.SASL, or sasl.enabled.mechanisms there"},
-	{brokers.ErrMisconfigured, []kafka.Error{kafka.InvalidReplicationFactor},
-		"the cluster has fewer brokers than replicas are asked for"},
 	{brokers.ErrMisconfigured, []kafka.Error{kafka.InvalidPartitionNumber, kafka.InvalidReplicaAssignment, kafka.InvalidConfiguration, kafka.PolicyViolation},
 		"the broker does not allow a topic like this"},
 	{brokers.ErrMisconfigured, []kafka.Error{kafka.OffsetMetadataTooLarge},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -205,6 +206,15 @@ func (q quality) gap(why string) inspect.Finding {
 	}
 	f.Fix = q.creation()
 	return f
+}
+
+const tooManyReplicas = "the cluster has fewer brokers than Options.Replication asks for"
+
+// isShort reports whether the cluster does not create the topic because too few of its
+// brokers are up. It does not say how many it has, but the topics that are read have
+// their replicas on so many.
+func (q quality) isShort(refusal error) bool {
+	return is(refusal, kafka.InvalidReplicationFactor) && int(q.made.ReplicationFactor) <= q.like.replicas
 }
 
 // creation is the command that makes the topic as Open would.

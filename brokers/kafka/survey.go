@@ -50,7 +50,7 @@ func (b *Broker) establish(ctx context.Context, p *plan) (map[string]topicState,
 		return nil, nil, err
 	}
 	for _, q := range missing {
-		if err := b.client.create(ctx, q.made); err != nil {
+		if err := b.client.create(ctx, q); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -178,12 +178,17 @@ func (b *Broker) absent(ctx context.Context, missing []quality) (found []inspect
 		case refusal == nil || errors.Is(refusal, kafka.TopicAlreadyExists):
 			f = q.gap("there is no such topic: the first worker that starts creates it")
 			f.Severity = inspect.Noted
+		case q.isShort(refusal):
+			f = q.gap("there is no such topic: a worker creates it when more brokers are up")
+			f.Severity = inspect.Noted
 		case is(refusal, kafka.TopicAuthorizationFailed, kafka.ClusterAuthorizationFailed):
 			f = q.gap("there is no such topic, and the user may not create it")
 		default:
 			f = q.gap(fmt.Sprintf("there is no such topic, and the cluster does not create it: %v", refusal))
 			if fix, _ := cure(refusal); fix != "" {
 				f.Fix = fix
+			} else if is(refusal, kafka.InvalidReplicationFactor) {
+				f.Fix = tooManyReplicas
 			}
 		}
 		found = append(found, f)

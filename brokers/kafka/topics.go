@@ -12,6 +12,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
@@ -149,17 +150,20 @@ type newTopic = kmsg.CreateTopicsRequestTopic
 
 // create makes a topic and waits until it can be used. One that exists is left
 // as it is.
-func (c *client) create(ctx context.Context, topic newTopic) error {
+func (c *client) create(ctx context.Context, q quality) error {
 	ctx, cancel := context.WithTimeout(ctx, c.options.CallTimeout)
 	defer cancel()
-	errs, err := c.createTopics(ctx, false, topic)
+	errs, err := c.createTopics(ctx, false, q.made)
 	if err == nil {
-		err = errs[topic.Topic]
+		err = errs[q.name]
 	}
-	if err == nil || errors.Is(err, kafka.TopicAlreadyExists) {
-		err = c.untilUsable(ctx, topic.Topic)
+	switch {
+	case err == nil || errors.Is(err, kafka.TopicAlreadyExists):
+		err = c.untilUsable(ctx, q.name)
+	case is(err, kafka.InvalidReplicationFactor) && !q.isShort(err):
+		err = fmt.Errorf("%w: %s: %w", brokers.ErrMisconfigured, tooManyReplicas, err)
 	}
-	return explain(err, "create topic %q", topic.Topic)
+	return explain(err, "create topic %q", q.name)
 }
 
 // tryCreate returns by name why the cluster would not create topics, and creates none.
