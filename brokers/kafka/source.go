@@ -277,12 +277,12 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	readers := s.allowed()
 	var ds []*brokers.Delivery
 	ready := func(i int) int { return readers[i].ready() }
-	s.turn.Take(most, len(readers), ready, func(i, most int) int {
+	s.turn.Take(most, len(readers), ready, func(i, share int) int {
 		before := len(ds)
 		if before == 0 {
-			ds = make([]*brokers.Delivery, 0, min(most, ready(i)))
+			ds = make([]*brokers.Delivery, 0, min(most, ready(i)+len(readers)))
 		}
-		ds = readers[i].hand(ds, most)
+		ds = readers[i].hand(ds, share)
 		return len(ds) - before
 	})
 	return ds, nil

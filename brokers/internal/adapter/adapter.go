@@ -126,8 +126,8 @@ type Turn int
 // queue, and returns how many it took.
 func (t *Turn) Take(most, queues int, ready func(queue int) int, take func(queue, most int) int) {
 	waiting := 0
-	for i := range queues {
-		waiting += min(1, ready(i))
+	for i := 0; i < queues && waiting < most; i++ { // with more the share is one in any case
+		waiting += min(1, ready((int(*t)+i)%queues))
 	}
 	if waiting == 0 {
 		return
