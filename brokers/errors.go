@@ -115,14 +115,3 @@ func (e *TopologyError) Is(target error) bool {
 	return target == ErrMisconfigured ||
 		target == ErrNotFound && slices.ContainsFunc(e.Findings, func(f inspect.Finding) bool { return f.Missing })
 }
-
-// IsFinal reports whether repeating cannot cure err, which an operator or the
-// program must: ErrMisconfigured, ErrRefused, ErrClosed and ErrSettled.
-func IsFinal(err error) bool {
-	for _, final := range []error{ErrMisconfigured, ErrRefused, ErrClosed, ErrSettled} {
-		if errors.Is(err, final) {
-			return true
-		}
-	}
-	return false
-}

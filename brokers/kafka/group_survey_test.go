@@ -23,7 +23,7 @@ func TestOtherTopicsAreReported(t *testing.T) {
 		two := s.open(func(sub *brokers.Subscription) { sub.Topics = append(sub.Topics, other) })
 		for w, others := range map[*worker]string{one: other, two: s.topic} {
 			_, err := w.Receive(kafka.WithinTime(s.T), 1)
-			if err == nil || brokers.IsFinal(err) || !strings.Contains(err.Error(), "let all workers of a group read the same topics") || !strings.Contains(err.Error(), others) {
+			if err == nil || errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "let all workers of a group read the same topics") || !strings.Contains(err.Error(), others) {
 				s.Errorf("Receive: %v, want that the worker with %q reads other topics", err, others)
 			}
 		}

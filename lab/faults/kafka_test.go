@@ -71,7 +71,7 @@ func TestMembershipOutlivesTheBroker(t *testing.T) {
 				if len(ds) > 0 {
 					return ds[0]
 				}
-				if brokers.IsFinal(err) || errors.Is(err, brokers.ErrLeaseLost) {
+				if errors.Is(err, brokers.ErrMisconfigured) || errors.Is(err, brokers.ErrClosed) || errors.Is(err, brokers.ErrLeaseLost) {
 					t.Fatalf("Receive: %v", err)
 				}
 			}
