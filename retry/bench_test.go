@@ -44,7 +44,7 @@ func BenchmarkDoSuccess(b *testing.B) {
 	fn := func(context.Context) error { return nil }
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := Do(ctx, Policy{}, fn); err != nil {
+		if err := (Policy{}).Do(ctx, fn); err != nil {
 			b.Fatal(err)
 		}
 	}

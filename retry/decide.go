@@ -16,7 +16,7 @@
 //     policy turns jitter off.
 //
 // [Policy.Decide] and [Backoff] are pure: time and chance are arguments. Only
-// [Do] waits, reads the clock and draws random numbers.
+// [Policy.Do] waits, reads the clock and draws random numbers.
 //
 // It does not guarantee that a retry is safe. A run that failed may have had
 // its effect; keeping a second run from repeating it is the handler's part.

@@ -36,7 +36,7 @@ import (
 //
 // Do does not interrupt fn, which has to watch its context, and does not
 // recover its panics.
-func Do(ctx context.Context, p Policy, fn func(context.Context) error, rules ...classify.Rule) error {
+func (p Policy) Do(ctx context.Context, fn func(context.Context) error, rules ...classify.Rule) error {
 	p = p.inline()
 	if err := p.Validate(); err != nil {
 		return err

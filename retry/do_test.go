@@ -41,7 +41,7 @@ func exact() Policy {
 // succeeds, and reports when each run began.
 func call(ctx context.Context, p Policy, failures ...*trouble) (began []time.Duration, err error) {
 	start := time.Now()
-	err = Do(ctx, p, func(context.Context) error {
+	err = p.Do(ctx, func(context.Context) error {
 		began = append(began, time.Since(start))
 		if len(began) <= len(failures) {
 			return fmt.Errorf("run %d: %w", len(began), failures[len(began)-1])
@@ -182,7 +182,7 @@ func TestDoLeavesTimeForTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runs := 0
 		p := Policy{MaxAge: 12 * time.Second, Backoff: exact().Backoff}
-		err := Do(t.Context(), p, func(context.Context) error {
+		err := p.Do(t.Context(), func(context.Context) error {
 			runs++
 			time.Sleep(4 * time.Second)
 			return class("transient")
@@ -232,7 +232,7 @@ func TestDoCancelledWhileRunning(t *testing.T) {
 	quit := errors.New("operator said stop")
 	for _, c := range []classify.Class{"transient", "poison"} {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		err := Do(ctx, exact(), func(context.Context) error {
+		err := exact().Do(ctx, func(context.Context) error {
 			cancel(quit)
 			return class(c)
 		}, asIs)
@@ -245,7 +245,7 @@ func TestDoCancelledWhileRunning(t *testing.T) {
 // A success counts, even if the context ended meanwhile.
 func TestDoSucceedsInACancelledContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := Do(ctx, exact(), func(context.Context) error { cancel(); return nil }); err != nil {
+	if err := exact().Do(ctx, func(context.Context) error { cancel(); return nil }); err != nil {
 		t.Errorf("got error %v", err)
 	}
 }
@@ -258,10 +258,10 @@ func TestDoDoesNotStart(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	quit := errors.New("too late")
 	cancel(quit)
-	if err := Do(ctx, exact(), never); !errors.Is(err, quit) || !strings.Contains(err.Error(), "not started") {
+	if err := exact().Do(ctx, never); !errors.Is(err, quit) || !strings.Contains(err.Error(), "not started") {
 		t.Errorf("in a cancelled context: got error %v", err)
 	}
-	if err := Do(t.Context(), Policy{MaxAttempts: -1}, never); err == nil || !strings.Contains(err.Error(), "Policy.MaxAttempts") {
+	if err := (Policy{MaxAttempts: -1}).Do(t.Context(), never); err == nil || !strings.Contains(err.Error(), "Policy.MaxAttempts") {
 		t.Errorf("with an invalid policy: got error %v", err)
 	}
 }

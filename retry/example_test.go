@@ -57,9 +57,9 @@ func ExamplePolicy_Decide() {
 }
 
 // A call that works at the third try, and one that no retry can help.
-func ExampleDo() {
+func ExamplePolicy_Do() {
 	tries := 0
-	err := retry.Do(context.Background(), retry.Policy{}, func(context.Context) error {
+	err := retry.Policy{}.Do(context.Background(), func(context.Context) error {
 		if tries++; tries < 3 {
 			return errors.New("connection reset")
 		}
@@ -69,7 +69,7 @@ func ExampleDo() {
 
 	declined := errors.New("card declined")
 	tries = 0
-	err = retry.Do(context.Background(), retry.Policy{}, func(context.Context) error {
+	err = retry.Policy{}.Do(context.Background(), func(context.Context) error {
 		tries++
 		return classify.Permanent(declined)
 	})
