@@ -35,14 +35,14 @@ type holder interface {
 func newLeases(r *reporter, source brokers.Source, h holder) *leases {
 	l := &leases{reporter: r, source: source, holder: h, sessions: map[context.Context]func() bool{}}
 	if caps := source.Capabilities(); caps.Lease > 0 {
-		l.keeper = visibility.New(visibility.Config[*delivery]{
+		l.keeper = &visibility.Keeper[*delivery]{
 			Lease:    caps.Lease,
 			MaxLease: caps.MaxLease,
 			Extend:   l.extend,
 			Times:    func(d *delivery) (time.Time, time.Time) { return d.ReceivedAt, d.LeaseUntil },
 			Final:    final,
 			Lost:     h.lose,
-		})
+		}
 	}
 	return l
 }

@@ -24,7 +24,7 @@ func times(d *delivery) (receivedAt, until time.Time) { return d.received, d.unt
 // the keeper forgets it when the message is settled.
 func ExampleKeeper() {
 	extended := make(chan bool, 1)
-	keeper := visibility.New(visibility.Config[*delivery]{
+	keeper := &visibility.Keeper[*delivery]{
 		Lease: 30 * time.Second,
 		Extend: func(_ context.Context, lease time.Duration, batch []*delivery) []error {
 			for _, d := range batch { // one request to the broker
@@ -37,7 +37,7 @@ func ExampleKeeper() {
 		Times: times,
 		Final: func(error) bool { return false },
 		Lost:  func(d *delivery, cause error) { d.cancel(cause) },
-	})
+	}
 
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -60,9 +60,9 @@ func ExampleKeeper() {
 }
 
 // Work whose message went to somebody else is told at once, with the reason.
-func ExampleConfig_lost() {
+func ExampleKeeper_lost() {
 	errReceipt := errors.New("the receipt handle has expired")
-	keeper := visibility.New(visibility.Config[*delivery]{
+	keeper := &visibility.Keeper[*delivery]{
 		Lease: 30 * time.Second,
 		Extend: func(_ context.Context, _ time.Duration, batch []*delivery) []error {
 			errs := make([]error, len(batch))
@@ -74,7 +74,7 @@ func ExampleConfig_lost() {
 		Times: times,
 		Final: func(err error) bool { return errors.Is(err, errReceipt) },
 		Lost:  func(d *delivery, cause error) { d.cancel(cause) },
-	})
+	}
 
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -33,10 +33,11 @@ import (
 // there was one.
 var ErrExpired = errors.New("the lease ran out before it could be extended")
 
-// Config says how leases of type L are extended. All fields but MaxLease are
-// required. The functions are called from several goroutines; Times and Final
-// must not call the keeper.
-type Config[L comparable] struct {
+// A Keeper keeps any number of leases of type L alive from one goroutine, and one
+// more per call of Extend under way. Set its fields, start it with [Keeper.Run],
+// and change them no more. All but MaxLease are required. The functions are called
+// from several goroutines; Times and Final must not call the keeper.
+type Keeper[L comparable] struct {
 	// Lease is the length of a lease, counted from its extension.
 	Lease time.Duration
 
@@ -61,31 +62,21 @@ type Config[L comparable] struct {
 
 	// Lost is called once for a lease that is lost; it is no longer tracked.
 	Lost func(lease L, cause error)
-}
-
-// A Keeper keeps any number of leases alive from one goroutine, and one more
-// per call of Extend under way. Make one with [New], start it with
-// [Keeper.Run].
-type Keeper[L comparable] struct {
-	cfg  Config[L]
-	wake chan struct{} // a lease cannot wait for the next look
 
 	mu     sync.Mutex
-	leases map[L]error // the tracked ones, with the last error of Extend
-	asked  map[L]span  // those in a call of Extend, as they were before
-	beat   time.Time   // nothing is asked before it; zero means ask at once
+	wake   chan struct{} // a lease cannot wait for the next look
+	leases map[L]error   // the tracked ones, with the last error of Extend
+	asked  map[L]span    // those in a call of Extend, as they were before
+	beat   time.Time     // nothing is asked before it; zero means ask at once
 }
 
 // span is the time for which a delivery is held.
 type span struct{ received, until time.Time }
 
-// New returns a Keeper that tracks nothing yet.
-func New[L comparable](cfg Config[L]) *Keeper[L] {
-	return &Keeper[L]{
-		cfg:    cfg,
-		wake:   make(chan struct{}, 1),
-		leases: map[L]error{},
-		asked:  map[L]span{},
+// init makes what the first use needs. mu is held.
+func (k *Keeper[L]) init() {
+	if k.wake == nil {
+		k.wake, k.leases, k.asked = make(chan struct{}, 1), map[L]error{}, map[L]span{}
 	}
 }
 
@@ -93,9 +84,10 @@ func New[L comparable](cfg Config[L]) *Keeper[L] {
 func (k *Keeper[L]) Track(leases ...L) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.init()
 	for _, lease := range leases {
 		k.leases[lease] = nil
-		if !k.beat.IsZero() && k.span(lease).until.Sub(k.beat) < k.cfg.Lease/2 {
+		if !k.beat.IsZero() && k.span(lease).until.Sub(k.beat) < k.Lease/2 {
 			k.beat = time.Time{}
 		}
 	}
@@ -157,6 +149,9 @@ func (k *Keeper[L]) Run(ctx context.Context) {
 	defer calls.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	k.mu.Lock()
+	k.init()
+	k.mu.Unlock()
 	for {
 		select {
 		case <-ctx.Done():
@@ -184,7 +179,7 @@ func (k *Keeper[L]) look(now time.Time) (due map[time.Duration][]L, next time.Du
 	k.mu.Lock()
 	asking := !now.Before(k.beat)
 	if asking {
-		k.beat = now.Add(jittered(k.cfg.Lease / 6))
+		k.beat = now.Add(jittered(k.Lease / 6))
 	}
 	next = k.beat.Sub(now)
 	for lease, failure := range k.leases {
@@ -198,7 +193,7 @@ func (k *Keeper[L]) look(now time.Time) (due map[time.Duration][]L, next time.Du
 		next = min(next, left)
 		_, asked := k.asked[lease]
 		length := k.length(age)
-		if asking && !asked && left <= k.cfg.Lease*2/3 && length > left {
+		if asking && !asked && left <= k.Lease*2/3 && length > left {
 			due[length] = append(due[length], lease)
 			k.asked[lease] = s
 		}
@@ -216,25 +211,25 @@ func (k *Keeper[L]) span(lease L) span {
 	if s, asked := k.asked[lease]; asked {
 		return s
 	}
-	received, until := k.cfg.Times(lease)
+	received, until := k.Times(lease)
 	return span{received, until}
 }
 
 // length returns for how long a lease of that age may be asked for: in whole
 // seconds near the total limit, so that leases still share calls.
 func (k *Keeper[L]) length(age time.Duration) time.Duration {
-	left := k.cfg.MaxLease - age
-	if k.cfg.MaxLease == 0 || left >= k.cfg.Lease {
-		return k.cfg.Lease
+	left := k.MaxLease - age
+	if k.MaxLease == 0 || left >= k.Lease {
+		return k.Lease
 	}
 	return left.Truncate(time.Second)
 }
 
 // extend asks once for more time.
 func (k *Keeper[L]) extend(ctx context.Context, length time.Duration, leases []L) {
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.Lease/4)
+	ctx, cancel := context.WithTimeout(ctx, k.Lease/4)
 	defer cancel()
-	errs := k.cfg.Extend(ctx, length, leases)
+	errs := k.Extend(ctx, length, leases)
 	lost := map[L]error{}
 	k.mu.Lock()
 	for i, lease := range leases {
@@ -250,7 +245,7 @@ func (k *Keeper[L]) extend(ctx context.Context, length time.Duration, leases []L
 			err = fmt.Errorf("no answer: Extend returned %d errors for %d leases", len(errs), len(leases))
 		}
 		k.leases[lease] = err
-		if err != nil && k.cfg.Final(err) {
+		if err != nil && k.Final(err) {
 			delete(k.leases, lease)
 			lost[lease] = err
 		}
@@ -261,7 +256,7 @@ func (k *Keeper[L]) extend(ctx context.Context, length time.Duration, leases []L
 
 func (k *Keeper[L]) lose(lost map[L]error) {
 	for lease, cause := range lost {
-		k.cfg.Lost(lease, cause)
+		k.Lost(lease, cause)
 	}
 }
 

@@ -57,13 +57,13 @@ func BenchmarkTrackForget(b *testing.B) {
 	const batch = 10
 	for _, inFlight := range []int{0, 1000, 10000} {
 		b.Run(fmt.Sprintf("inflight=%d", inFlight), func(b *testing.B) {
-			keeper := visibility.New(visibility.Config[*held]{
+			keeper := &visibility.Keeper[*held]{
 				Lease:  lease,
 				Extend: func(context.Context, time.Duration, []*held) []error { return nil },
 				Times:  func(l *held) (time.Time, time.Time) { return l.received, l.until },
 				Final:  func(error) bool { return false },
 				Lost:   func(*held, error) {},
-			})
+			}
 			var running sync.WaitGroup
 			ctx, cancel := context.WithCancel(b.Context())
 			running.Go(func() { keeper.Run(ctx) })

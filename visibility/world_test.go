@@ -68,7 +68,7 @@ type world struct {
 
 func newWorld(t *testing.T, maxLease time.Duration) *world {
 	w := &world{t: t, start: time.Now(), answer: func(context.Context, time.Duration, []*held) []error { return nil }}
-	w.Keeper = visibility.New(visibility.Config[*held]{
+	w.Keeper = &visibility.Keeper[*held]{
 		Lease:    lease,
 		MaxLease: maxLease,
 		Extend:   w.extend,
@@ -79,7 +79,7 @@ func newWorld(t *testing.T, maxLease time.Duration) *world {
 			defer w.mu.Unlock()
 			w.lost = append(w.lost, lostLease{l, time.Since(w.start), cause})
 		},
-	})
+	}
 	return w
 }
 
