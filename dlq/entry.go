@@ -12,9 +12,7 @@ import (
 	"github.com/redrive-go/redrive/internal/text"
 )
 
-// ErrNotDeadLetter reports a message without the metadata of a dead letter, for
-// example because the broker itself moved it to the dead-letter topic.
-var ErrNotDeadLetter = errors.New("dlq: the message is not a dead letter of redrive: it lacks the header " + headerVersion)
+var errNotDeadLetter = errors.New("dlq: the message is not a dead letter of redrive: it lacks the header " + headerVersion)
 
 // defaultLimit is the room for framework headers where the broker names none.
 const defaultLimit = 16 << 10
@@ -137,13 +135,14 @@ func isLong(detail brokers.Header) bool {
 	return cut
 }
 
-// Decode reads a dead letter as it was received. If m is none, the error is
-// [ErrNotDeadLetter] and the entry holds nothing but m; that is the only error.
-// Parts that cannot be read are left empty.
+// Decode reads a dead letter as it was received. It returns an error only if m has
+// no metadata of a dead letter, for example because the broker itself moved it to
+// the dead-letter topic. The entry then holds nothing but m. Parts that cannot be
+// read are left empty.
 func Decode(m brokers.Message) (Entry, error) {
 	user, record := wire.Partition(m.Headers)
 	if text.Count(record.Get(headerVersion)) == 0 {
-		return Entry{Message: m}, ErrNotDeadLetter
+		return Entry{Message: m}, errNotDeadLetter
 	}
 	e := Entry{
 		Message:   m,

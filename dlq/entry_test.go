@@ -282,8 +282,8 @@ func TestDecodeOfOtherMessages(t *testing.T) {
 	} {
 		m := brokers.Message{ID: "x", Topic: "orders.dead", Body: []byte("b"), Headers: headers}
 		got, err := Decode(m)
-		if !errors.Is(err, ErrNotDeadLetter) {
-			t.Errorf("%s: error %v, want ErrNotDeadLetter", name, err)
+		if !errors.Is(err, errNotDeadLetter) {
+			t.Errorf("%s: error %v, want that it is no dead letter", name, err)
 		}
 		if !reflect.DeepEqual(got, Entry{Message: m}) {
 			t.Errorf("%s: %+v, want the message as it is", name, got)

@@ -74,12 +74,11 @@ func ExampleDecode() {
 
 	for _, message := range received {
 		entry, err := dlq.Decode(message)
-		switch {
-		case errors.Is(err, dlq.ErrNotDeadLetter):
+		if err != nil {
 			fmt.Printf("%s has no story: %s\n", entry.Message.ID, entry.Message.Body)
-		case err == nil:
-			fmt.Printf("%s from %s is %s after %d attempts\n", entry.Message.ID, entry.Message.Topic, strings.ToUpper(entry.Reason), entry.Meta.Attempt)
+			continue
 		}
+		fmt.Printf("%s from %s is %s after %d attempts\n", entry.Message.ID, entry.Message.Topic, strings.ToUpper(entry.Reason), entry.Meta.Attempt)
 	}
 	// Output:
 	// 7f3a from orders is EXHAUSTED after 10 attempts

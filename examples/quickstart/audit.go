@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"slices"
 	"time"
 
@@ -160,7 +159,7 @@ func grouped(letters []brokers.Message, lines []line) []group {
 	index := map[string]int{}
 	for _, m := range letters {
 		e, err := dlq.Decode(m)
-		if errors.Is(err, dlq.ErrNotDeadLetter) {
+		if err != nil {
 			e.Reason, e.ErrorText = "unknown", err.Error()
 		}
 		i, known := index[e.Fingerprint]
