@@ -1,6 +1,7 @@
 package brokers
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -30,6 +31,30 @@ type Message struct {
 	// carry it with them; it is never the broker's own timestamp of a copy,
 	// which would let retention delete the copy early.
 	PublishedAt time.Time
+}
+
+// deadlineHeader is the header of a deadline.
+const deadlineHeader = "redrive-deadline"
+
+// SetDeadline sets the time until which workers may run the message, in the header
+// redrive-deadline. After it the message is a dead letter: see
+// consumer.Topic.Deadline. The headers that m had are not changed.
+func (m *Message) SetDeadline(at time.Time) {
+	m.Headers = m.Headers.With(deadlineHeader, at.Format(time.RFC3339Nano))
+}
+
+// Deadline returns what the producer set with SetDeadline, zero if that is nothing.
+// The error says that the header is not a time of RFC 3339.
+func (m *Message) Deadline() (time.Time, error) {
+	value, given := m.Headers.Lookup(deadlineHeader)
+	if !given {
+		return time.Time{}, nil
+	}
+	at, err := time.Parse(time.RFC3339, value)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("header %s: %.40q is not a time of RFC 3339, such as 2006-01-02T15:04:05Z", deadlineHeader, value)
+	}
+	return at, nil
 }
 
 // Header is one name and value of a message.

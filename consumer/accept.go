@@ -250,10 +250,6 @@ func (p *pipeline) putOnTrial(d *delivery) bool {
 	return true
 }
 
-// DeadlineHeader names the header in which a producer says until when its message
-// may run: a time of RFC 3339, such as "2026-11-28T18:30:00Z". See [Topic.Deadline].
-const DeadlineHeader = "redrive-deadline"
-
 // ErrDeadline is the cause with which the context of a run ends at the deadline
 // of its message. The run is the last one, and says nothing about its dependency.
 var ErrDeadline = errors.New("the deadline of the message has passed")
@@ -264,8 +260,8 @@ var expiredVerdict = classify.Verdict{Class: classify.ClassUnknown, Rule: "deadl
 // A message that was dead before has no deadline, whether a tool or a person
 // sent it back. The error is that of a header that is ignored.
 func (d *delivery) deadlineOf(now time.Time) (deadline time.Time, ignored error) {
-	value, given := d.Message.Headers.Lookup(DeadlineHeader)
-	if !given && d.sub.deadline == 0 || d.returned() {
+	own, err := d.Message.Deadline()
+	if own.IsZero() && err == nil && d.sub.deadline == 0 || d.returned() {
 		return deadline, nil
 	}
 	if _, err := dlq.Decode(d.Message); err == nil {
@@ -274,15 +270,11 @@ func (d *delivery) deadlineOf(now time.Time) (deadline time.Time, ignored error)
 	if d.sub.deadline > 0 {
 		deadline = d.publishedAt(now).Add(d.sub.deadline)
 	}
-	if !given {
-		return deadline, nil
+	if err != nil {
+		return deadline, fmt.Errorf("%w: it is ignored", err)
 	}
-	at, err := time.Parse(time.RFC3339, value)
-	switch {
-	case err != nil:
-		return deadline, fmt.Errorf("header %s: %.40q is not a time of RFC 3339, such as 2006-01-02T15:04:05Z: it is ignored", DeadlineHeader, value)
-	case !at.IsZero() && (deadline.IsZero() || at.Before(deadline)):
-		return at, nil
+	if deadline.IsZero() || !own.IsZero() && own.Before(deadline) {
+		deadline = own
 	}
 	return deadline, nil
 }

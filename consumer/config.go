@@ -185,7 +185,7 @@ type Topic struct {
 
 	// Deadline ends a message that is not handled in time: no run starts later
 	// than this after Message.PublishedAt, or after the first arrival if that is
-	// unknown. The header [DeadlineHeader] sets a deadline for one message; the
+	// unknown. [brokers.Message.SetDeadline] sets one for a single message; the
 	// earlier one counts. After it the message is a dead letter with the reason
 	// "expired", as soon as its turn comes. The same happens at once when a run
 	// fails whose retry would start too late. The context of a run ends at the

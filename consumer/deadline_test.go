@@ -21,7 +21,7 @@ import (
 
 // until is a message with a deadline in its header.
 func until(deadline string) brokers.Message {
-	return brokers.Message{ID: "m", Headers: brokers.Headers{{Name: consumer.DeadlineHeader, Value: deadline}}}
+	return brokers.Message{ID: "m", Headers: brokers.Headers{{Name: "redrive-deadline", Value: deadline}}}
 }
 
 // Each message comes in a minute after it was published.
@@ -85,7 +85,7 @@ func TestDeadlines(t *testing.T) {
 			}
 			errs := seen.of(consumer.EventError)
 			for _, e := range errs {
-				if e.Operation != "deadline" || e.Message == nil || len(e.Err.Error()) > 200 || !strings.Contains(e.Err.Error(), consumer.DeadlineHeader) {
+				if e.Operation != "deadline" || e.Message == nil || len(e.Err.Error()) > 200 || !strings.Contains(e.Err.Error(), "redrive-deadline") {
 					t.Errorf("event %+v, want that of the header", e)
 				}
 			}

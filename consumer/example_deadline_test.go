@@ -14,15 +14,16 @@ import (
 )
 
 // A quote is worth sending for a minute after its publication. A producer that
-// knows better sets an earlier time in a header.
+// knows better sets an earlier time.
 func ExampleTopic_deadline() {
 	ctx, stop := context.WithCancel(context.Background())
 	broker := memory.New(memory.Options{})
 	now := time.Now()
-	past := now.Add(-time.Second).Format(time.RFC3339Nano)
+	late := brokers.Message{Body: []byte("GBP")}
+	late.SetDeadline(now.Add(-time.Second))
 	err := broker.Publish(ctx, "quotes",
 		brokers.Message{Body: []byte("EUR"), PublishedAt: now.Add(-time.Hour)}, // it waited for a worker
-		brokers.Message{Body: []byte("GBP"), Headers: brokers.Headers{{Name: consumer.DeadlineHeader, Value: past}}},
+		late,
 		brokers.Message{Body: []byte("USD")})
 	if err != nil {
 		log.Fatal(err)

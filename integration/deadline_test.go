@@ -139,7 +139,7 @@ func firstRuns(t *testing.T, b brokers.Broker, err error, topic string) {
 	message := func(id string, deadline time.Duration) brokers.Message {
 		m := brokers.Message{ID: id, Body: []byte("order")}
 		if deadline > 0 {
-			m.Headers = brokers.Headers{{Name: consumer.DeadlineHeader, Value: time.Now().Add(deadline).Format(time.RFC3339Nano)}}
+			m.SetDeadline(time.Now().Add(deadline))
 		}
 		return m
 	}
