@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -8,7 +10,7 @@ import (
 type descs struct {
 	attempts, deliveries, settlements, leasesLost, deadLetters, discarded   *prometheus.Desc
 	settleErrors, letterErrors, deadlineErrors, extensions, extensionErrors *prometheus.Desc
-	inFlight, running, held, stuck, lastSuccess                             *prometheus.Desc
+	inFlight, running, held, stuck, oldest, lastSuccess                     *prometheus.Desc
 	deferred, paused, pauses, receiveErrors, topicErrors                    *prometheus.Desc
 	lettersRefused, returned, receiptErrors, receiptsLost                   *prometheus.Desc
 }
@@ -38,6 +40,7 @@ func newDescs() descs {
 		running:       desc("redrive_messages_running", "Messages whose handler runs, each in a slot; those of a batch share one.", "topic"),
 		held:          desc("redrive_messages_held", "Messages that wait in the process, for their due time, or until the limit of their dependency lets them start.", "topic"),
 		stuck:         desc("redrive_messages_stuck", "Messages whose handler ignores that its context has ended.", "topic"),
+		oldest:        desc("redrive_messages_oldest_seconds", "Age of the oldest message that runs or waits in the process, since it was published; 0 if there is none.", "topic"),
 		lastSuccess:   desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
 		paused:        desc("redrive_paused", "1 while single runs try the dependency out, because practically none succeeds, or while it is paused by hand; otherwise 0.", "dependency"),
 		pauses:        desc("redrive_pauses_total", "Times that the dependency began to pause.", "dependency"),
@@ -54,13 +57,13 @@ func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
 		d.settleErrors, d.letterErrors, d.deadlineErrors, d.extensions, d.extensionErrors,
-		d.inFlight, d.running, d.held, d.stuck, d.lastSuccess,
+		d.inFlight, d.running, d.held, d.stuck, d.oldest, d.lastSuccess,
 		d.deferred, d.paused, d.pauses, d.receiveErrors, d.topicErrors, d.lettersRefused,
 		d.returned, d.receiptErrors, d.receiptsLost,
 	}
 }
 
-type histograms struct{ duration, lateness, age *prometheus.HistogramVec }
+type histograms struct{ duration, lateness, age, ageAtEnd *prometheus.HistogramVec }
 
 func newHistograms() histograms {
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
@@ -73,11 +76,13 @@ func newHistograms() histograms {
 			[]float64{.01, .05, .1, .5, 1, 5, 15, 60, 300, 900}, "topic"),
 		age: histogram("retry_task_age_seconds", "How long after its first failure a message was run again.",
 			[]float64{1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600}, "topic", "policy"),
+		ageAtEnd: histogram("redrive_message_age_at_end_seconds", "How long after it was published a message ended: a success, a dead letter, or skipped.",
+			[]float64{.05, .1, .25, .5, 1, 2.5, 5, 15, 60, 300, 900, 3600, 6 * 3600, 24 * 3600}, "topic"),
 	}
 }
 
 func (h *histograms) all() []prometheus.Collector {
-	return []prometheus.Collector{h.duration, h.lateness, h.age}
+	return []prometheus.Collector{h.duration, h.lateness, h.age, h.ageAtEnd}
 }
 
 func (m *Metrics) newSeries(topic, policy string) *series {
@@ -87,6 +92,7 @@ func (m *Metrics) newSeries(topic, policy string) *series {
 		failed:    m.histograms.duration.WithLabelValues(topic, results[failure]),
 		lateness:  m.histograms.lateness.WithLabelValues(topic),
 		age:       m.histograms.age.WithLabelValues(topic, policy),
+		ageAtEnd:  m.histograms.ageAtEnd.WithLabelValues(topic),
 	}
 }
 
@@ -144,10 +150,11 @@ func (s *series) collect(d *descs, to sink) {
 	for i, result := range results {
 		to.counter(d.returned, s.returned[i].Load(), s.topic, result)
 	}
-	n := s.states.count()
+	n, oldest := s.states.count(time.Now())
 	to.gauge(d.running, float64(n[running]+n[stuck]), s.topic)
 	to.gauge(d.held, float64(n[held]), s.topic)
 	to.gauge(d.stuck, float64(n[stuck]), s.topic)
+	to.gauge(d.oldest, oldest.Seconds(), s.topic)
 	to.gauge(d.lastSuccess, float64(s.lastSuccess.Load())/1e9, s.topic)
 }
 

@@ -135,7 +135,7 @@ type series struct {
 	lastSuccess     atomic.Int64 // Unix time in nanoseconds; 0 if there was none
 	states          states
 
-	succeeded, failed, lateness, age prometheus.Observer
+	succeeded, failed, lateness, age, ageAtEnd prometheus.Observer
 }
 
 func (s *series) observe(ctx context.Context, e *consumer.Event) {
@@ -145,7 +145,7 @@ func (s *series) observe(ctx context.Context, e *consumer.Event) {
 	case consumer.EventStarted:
 		s.started(e)
 	case consumer.EventSucceeded:
-		s.states.forget(e.Message)
+		s.ends(e)
 		s.attempts[succeeded][noClass].Add(1)
 		s.took(ctx, s.succeeded, e)
 		s.ran(e, success)
@@ -163,7 +163,7 @@ func (s *series) observe(ctx context.Context, e *consumer.Event) {
 func (s *series) observeRare(e *consumer.Event) {
 	switch e.Kind {
 	case consumer.EventHeld:
-		s.states.set(e.Message, held)
+		s.states.set(e, held)
 	case consumer.EventDeferred:
 		s.putOff[index(deferrals[:], e.Decision.Reason)].Add(1)
 	case consumer.EventRetried:
@@ -174,7 +174,7 @@ func (s *series) observeRare(e *consumer.Event) {
 		s.leave(e, released, classify.ClassShutdown)
 	case consumer.EventRejected:
 		s.settled[rejected].Add(1)
-		s.states.forget(e.Message)
+		s.states.forget(e)
 	case consumer.EventDeadLetterRefused:
 		s.lettersRefused.Add(1)
 	case consumer.EventLeaseLost:
@@ -182,14 +182,14 @@ func (s *series) observeRare(e *consumer.Event) {
 		s.leave(e, lost, classify.ClassLost)
 	case consumer.EventDeadLettered:
 		s.deadLetters[reasonOf(e.DeadLetter)].Add(1)
-		s.states.forget(e.Message)
+		s.ends(e)
 	case consumer.EventDiscarded:
 		s.discarded[reasonOf(e.DeadLetter)].Add(1)
-		s.states.forget(e.Message)
+		s.ends(e)
 	case consumer.EventStuck:
-		s.states.set(e.Message, stuck)
+		s.states.set(e, stuck)
 	case consumer.EventUnstuck:
-		s.states.set(e.Message, running)
+		s.states.set(e, running)
 	case consumer.EventError:
 		s.errs(e.Operation)
 	case consumer.EventExtended:
@@ -226,7 +226,7 @@ func (s *series) received(e *consumer.Event) {
 }
 
 func (s *series) started(e *consumer.Event) {
-	s.states.set(e.Message, running)
+	s.states.set(e, running)
 	if !e.Meta.DueAt.IsZero() {
 		s.lateness.Observe(max(0, e.Lateness.Seconds()))
 	}
@@ -236,7 +236,6 @@ func (s *series) started(e *consumer.Event) {
 }
 
 func (s *series) fails(ctx context.Context, e *consumer.Event) {
-	s.states.forget(e.Message)
 	outcome := lost
 	switch {
 	case e.Decision.Retry:
@@ -251,6 +250,11 @@ func (s *series) fails(ctx context.Context, e *consumer.Event) {
 		outcome = released
 	}
 	s.attempts[outcome][classOf(e.Verdict.Class)].Add(1)
+	if outcome == skipped {
+		s.ends(e)
+	} else {
+		s.states.forget(e)
+	}
 	s.took(ctx, s.failed, e)
 	s.ran(e, failure)
 }
@@ -274,10 +278,16 @@ func (s *series) ran(e *consumer.Event, result int) {
 	}
 }
 
+// ends observes the age of e's message, which has ended.
+func (s *series) ends(e *consumer.Event) {
+	_, since := s.states.forget(e)
+	s.ageAtEnd.Observe(max(0, float64(e.Time.UnixNano()-since)/1e9))
+}
+
 // leave ends what e's message was doing in this process. If its handler was
 // running, nothing else will say how that ended.
 func (s *series) leave(e *consumer.Event, outcome int, class classify.Class) {
-	if was := s.states.forget(e.Message); was == running || was == stuck {
+	if was, _ := s.states.forget(e); was == running || was == stuck {
 		s.attempts[outcome][classOf(class)].Add(1)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -183,6 +184,107 @@ func TestRetry(t *testing.T) {
 		"redrive_deliveries_total{kind=fresh,topic=orders}":    1,
 		"redrive_deliveries_total{kind=repeat,topic=orders}":   1,
 		"redrive_messages_in_flight{topic=orders}":             1,
+	})
+}
+
+// TestAge follows messages from the time they were published to their end.
+func TestAge(t *testing.T) {
+	const ends, sum = "redrive_message_age_at_end_seconds_count{topic=orders}", "redrive_message_age_at_end_seconds_sum{topic=orders}"
+	tests := []struct {
+		name string
+		play func(s *script)
+		want float64 // -1: it has not ended
+	}{
+		{"success", func(s *script) { s.see(started, succeeded, acked) }, 60},
+		{"success after a retry", func(s *script) {
+			s.see(started)
+			s.event(failed(classify.ClassTransient, retries))
+			s.see(held, started)
+			s.event(consumer.Event{Kind: succeeded, Time: noon.Add(time.Hour)})
+			s.see(acked)
+		}, 3660},
+		{"dead letter", func(s *script) {
+			s.see(started)
+			s.event(failed(classify.ClassPoison, dies))
+			s.event(consumer.Event{Kind: consumer.EventDeadLettered, Time: noon.Add(time.Second)})
+			s.see(acked)
+		}, 61},
+		{"dead letter that the broker has to keep", func(s *script) { s.see(consumer.EventDeadLettered, consumer.EventRejected) }, 60},
+		{"dropped", func(s *script) { s.see(consumer.EventDiscarded, acked) }, 60},
+		{"skipped", func(s *script) {
+			s.see(started)
+			s.event(failed(classify.ClassSkipped, retry.Decision{}))
+			s.see(acked)
+		}, 60},
+		{"retried", func(s *script) { s.see(started); s.event(failed(classify.ClassTransient, retries)); s.see(retried) }, -1},
+		{"released", func(s *script) {
+			s.see(started)
+			s.event(failed(classify.ClassShutdown, retry.Decision{}))
+			s.see(released)
+		}, -1},
+		{"lost", func(s *script) { s.see(started, leaseLost) }, -1},
+		{"published in the future", func(s *script) { s.message.PublishedAt = noon.Add(time.Hour); s.see(started, succeeded) }, 0},
+		{"published at a time that nobody knows", func(s *script) {
+			s.message.PublishedAt = time.Time{}
+			s.event(consumer.Event{Kind: started, Time: noon.Add(-9 * time.Second)})
+			s.see(succeeded)
+		}, 9},
+		{"published at a time that nobody knows, and retried", func(s *script) {
+			s.message.PublishedAt, s.meta.FirstFailedAt = time.Time{}, noon.Add(-5*time.Minute)
+			s.see(started, succeeded)
+		}, 300},
+		{"sent back", func(s *script) {
+			s.message.PublishedAt, s.meta.RedriveCount = noon.Add(-100*time.Hour), 1
+			s.event(consumer.Event{Kind: started, Time: noon.Add(-time.Second)})
+			s.see(succeeded)
+		}, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScript(t)
+			s.message.PublishedAt = noon.Add(-time.Minute)
+			s.see(received)
+			tt.play(s)
+			want := map[string]float64{ends: 1, sum: tt.want, "redrive_messages_oldest_seconds{topic=orders}": 0}
+			if tt.want < 0 {
+				want[ends], want[sum] = 0, 0
+			}
+			expect(t, s.m, want)
+		})
+	}
+}
+
+// TestOldest asks for the age of the oldest message in the process.
+func TestOldest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := must(metrics.New(metrics.Topic{Name: "orders"}))
+		oldest := func(want time.Duration) {
+			t.Helper()
+			expect(t, m, map[string]float64{"redrive_messages_oldest_seconds{topic=orders}": want.Seconds()})
+		}
+		see := func(message *brokers.Message, kinds ...consumer.EventKind) {
+			for _, kind := range kinds {
+				m.Observe(t.Context(), consumer.Event{Kind: kind, Time: time.Now(), Topic: "orders", Message: message})
+			}
+		}
+		old := &brokers.Message{ID: "a", PublishedAt: time.Now()}
+		time.Sleep(time.Minute)
+		young := &brokers.Message{ID: "b", PublishedAt: time.Now()}
+		oldest(0)
+		see(young, received, held)
+		oldest(0)
+		see(old, received, started)
+		oldest(time.Minute)
+		time.Sleep(time.Second)
+		see(young, started)
+		oldest(61 * time.Second)
+		see(old, succeeded, acked)
+		oldest(time.Second)
+		see(young, succeeded, acked)
+		oldest(0)
+		early := &brokers.Message{ID: "c", PublishedAt: time.Now().Add(time.Hour)} // its producer's clock is fast
+		see(early, received, started)
+		oldest(0)
 	})
 }
 
@@ -400,7 +502,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	if expect(t, m, map[string]float64{"redrive_deliveries_total{kind=fresh,topic=other}": 1010}); t.Failed() {
 		t.Log("messages of topics that nobody named count as other")
 	}
-	const most = 70
+	const most = 73
 	if n := len(values(t, must(metrics.New(metrics.Topic{Name: "orders"})))); n > most {
 		t.Errorf("%d series for one topic, want at most %d", n, most)
 	}

@@ -2,8 +2,10 @@ package metrics
 
 import (
 	"sync"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/consumer"
 )
 
 // state is what a message does in the worker, as far as that is looked at.
@@ -30,6 +32,7 @@ type part struct {
 
 type member struct {
 	message *brokers.Message
+	since   int64 // when the message was first seen, in nanoseconds since 1970
 	state   state
 }
 
@@ -40,32 +43,44 @@ func (s *states) part(m *brokers.Message) *part {
 	return &s[m.ID[len(m.ID)-1]%byte(len(s))]
 }
 
-// set changes the state of m.
-func (s *states) set(m *brokers.Message, to state) {
-	p := s.part(m)
+// set changes the state of e's message.
+func (s *states) set(e *consumer.Event, to state) {
+	p := s.part(e.Message)
 	p.mu.Lock()
-	if i := p.index(m); i >= 0 {
+	if i := p.index(e.Message); i >= 0 {
 		p.members[i].state = to
 	} else {
-		p.members = append(p.members, member{m, to})
+		p.members = append(p.members, member{e.Message, firstSeen(e), to})
 	}
 	p.mu.Unlock()
 }
 
-// forget returns the state that m was in.
-func (s *states) forget(m *brokers.Message) state {
-	p := s.part(m)
+// forget returns the state that e's message was in, and when it was first seen.
+func (s *states) forget(e *consumer.Event) (was state, since int64) {
+	p := s.part(e.Message)
 	p.mu.Lock()
-	i := p.index(m)
+	defer p.mu.Unlock()
+	i := p.index(e.Message)
 	if i < 0 {
-		p.mu.Unlock()
-		return elsewhere
+		return elsewhere, firstSeen(e)
 	}
-	was, last := p.members[i].state, len(p.members)-1
+	m, last := p.members[i], len(p.members)-1
 	p.members[i], p.members[last] = p.members[last], member{}
 	p.members = p.members[:last]
-	p.mu.Unlock()
-	return was
+	return m.state, m.since
+}
+
+// firstSeen returns when e's message was published. If that is unknown, or if the
+// message has been a dead letter since, it returns when it first failed. Before
+// that, it returns the time of e.
+func firstSeen(e *consumer.Event) int64 {
+	at := e.Message.PublishedAt
+	if at.IsZero() || e.Meta.RedriveCount > 0 {
+		if at = e.Meta.FirstFailedAt; at.IsZero() {
+			at = e.Time
+		}
+	}
+	return at.UnixNano()
 }
 
 // index returns the place of m, -1 if it is not here. mu is held.
@@ -78,14 +93,17 @@ func (p *part) index(m *brokers.Message) int {
 	return -1
 }
 
-// count returns how many messages are in each state.
-func (s *states) count() (n [numStates]int) {
+// count returns how many messages are in each state, and the age of the oldest, 0
+// if there is none.
+func (s *states) count(now time.Time) (n [numStates]int, age time.Duration) {
+	oldest := now.UnixNano()
 	for i := range s {
 		s[i].mu.Lock()
 		for _, m := range s[i].members {
 			n[m.state]++
+			oldest = min(oldest, m.since)
 		}
 		s[i].mu.Unlock()
 	}
-	return n
+	return n, time.Duration(now.UnixNano() - oldest)
 }
