@@ -224,6 +224,7 @@ func TestAge(t *testing.T) {
 		}, -1},
 		{"lost", func(s *script) { s.see(started, leaseLost) }, -1},
 		{"published in the future", func(s *script) { s.message.PublishedAt = noon.Add(time.Hour); s.see(started, succeeded) }, 0},
+		{"published 10,000 years ago", func(s *script) { s.message.PublishedAt = noon.AddDate(-10_000, 0, 0); s.see(started, succeeded) }, 30 * 24 * 3600},
 		{"published at a time that nobody knows", func(s *script) {
 			s.message.PublishedAt = time.Time{}
 			s.event(consumer.Event{Kind: started, Time: noon.Add(-9 * time.Second)})

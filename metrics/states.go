@@ -70,6 +70,9 @@ func (s *states) forget(e *consumer.Event) (was state, since int64) {
 	return m.state, m.since
 }
 
+// oldestAge is the longest age that counts. A producer may write any time.
+const oldestAge = 30 * 24 * time.Hour
+
 // firstSeen returns when e's message was published. If that is unknown, or if the
 // message has been a dead letter since, it returns when it first failed. Before
 // that, it returns the time of e.
@@ -80,7 +83,8 @@ func firstSeen(e *consumer.Event) int64 {
 			at = e.Time
 		}
 	}
-	return at.UnixNano()
+	age := min(max(e.Time.Sub(at), 0), oldestAge)
+	return e.Time.UnixNano() - int64(age)
 }
 
 // index returns the place of m, -1 if it is not here. mu is held.
