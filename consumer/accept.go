@@ -18,7 +18,7 @@ const block = 26
 
 // accept takes deliveries over from the source.
 func (p *pipeline) accept(received []*brokers.Delivery) {
-	ds := slices.DeleteFunc(p.track(received), p.refuse)
+	ds := slices.DeleteFunc(p.track(received), p.turnAway)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.keys != nil { // all at once, so that one that does not stay finds who is behind it
@@ -129,13 +129,13 @@ func (p *pipeline) stray(topic string) *subscription {
 	return s
 }
 
-// refuse dead-letters a message that must not run, sends on one that is not due by
-// far, and puts off one that has to wait before its first run. It reports whether
-// it did.
-func (p *pipeline) refuse(d *delivery) bool {
+// turnAway dead-letters a message that must not run, sends on one that is not due
+// by far, and puts off one that has to wait before its first run. It reports
+// whether it did.
+func (p *pipeline) turnAway(d *delivery) bool {
 	reason, err := "", error(nil)
 	if d.letter == nil {
-		if reason, err = p.refusal(d); err == nil {
+		if reason, err = p.unfit(d); err == nil {
 			return p.postpone(d) || p.putOnTrial(d)
 		}
 	}
@@ -153,7 +153,8 @@ func (p *pipeline) refuse(d *delivery) bool {
 	return true
 }
 
-func (p *pipeline) refusal(d *delivery) (reason string, err error) {
+// unfit returns why d must not run; no error if it may.
+func (p *pipeline) unfit(d *delivery) (reason string, err error) {
 	m := &d.Message
 	_, guilty := p.suspicion(d)
 	switch {

@@ -14,11 +14,11 @@ import (
 
 // admission decides which runs may start. It knows the dependencies with their
 // limits and budgets, and the jobs in line at them. A job that may start has a
-// ticket, which release gives back with what the run says about its dependency.
+// ticket, which done takes back with what the run says about its dependency.
 //
 // mu guards the lines and the timers. The admission does not hold it while it tells
-// the queues. A caller that holds the mu of the pipeline may use look, inLine,
-// lineUp, waiting and close, and giveBack after close.
+// the queues. A caller that holds the mu of the pipeline may use follow, inLine,
+// lineUp, waiting and close, and takeBack after close.
 type admission struct {
 	*reporter
 	random       func() float64
@@ -61,41 +61,41 @@ type ticket struct {
 }
 
 // takeTicket returns what a job holds, and takes it away.
-func takeTicket(job []*delivery) (held ticket) {
+func takeTicket(job []*delivery) (t ticket) {
 	for _, d := range job {
-		held.place = held.place || d.ticket.place
-		held.slot = held.slot || d.ticket.slot
+		t.place = t.place || d.ticket.place
+		t.slot = t.slot || d.ticket.slot
 		d.ticket = ticket{}
 	}
-	return held
+	return t
 }
 
-// acquire returns those of job, deliveries of s, that may start now. Held is the
+// acquire returns those of job, deliveries of s, that may start now. T is the
 // ticket that the job has from its time in line. Those that do not start hold
 // nothing but the token of a retry.
-func (a *admission) acquire(s *subscription, job []*delivery, held ticket, now time.Time) []*delivery {
+func (a *admission) acquire(s *subscription, job []*delivery, t ticket, now time.Time) []*delivery {
 	job = those(job, func(d *delivery) bool { return a.pays(d, now) })
-	if g := s.dependency; len(job) > 0 && !held.place && g.limiter != nil {
-		if g.line.crowd.Load() == 0 {
-			held.place, _ = g.limiter.Start(now)
+	if g := s.dependency; len(job) > 0 && !t.place && g.limiter != nil {
+		if g.line.length.Load() == 0 {
+			t.place, _ = g.limiter.Start(now)
 		}
-		if !held.place {
+		if !t.place {
 			a.queues.await(job, now, false)
 			return nil
 		}
 	}
 	if len(job) > 0 && job[0].returned() {
-		if held.slot = s.returned.acquire(s.dependency, now); !held.slot {
+		if t.slot = s.returned.acquire(s.dependency, now); !t.slot {
 			a.queues.await(job, now, true)
 			job = nil
 		}
 	}
 	job = those(job, func(d *delivery) bool { return a.enters(d, now) })
 	if len(job) == 0 {
-		a.giveBack(s, held, now, flow.End{})
+		a.takeBack(s, t, now, flow.End{})
 		return nil
 	}
-	job[0].ticket = held
+	job[0].ticket = t
 	return job
 }
 
@@ -115,21 +115,21 @@ func those(job []*delivery, so func(*delivery) bool) []*delivery {
 	return kept
 }
 
-// giveBack takes back what a job of s held that does not run any more, or not at
+// takeBack takes back what a job of s held that does not run any more, or not at
 // all. End says how its run ended.
-func (a *admission) giveBack(s *subscription, held ticket, now time.Time, end flow.End) {
-	if held.place || end.More && s.dependency.limiter != nil {
+func (a *admission) takeBack(s *subscription, t ticket, now time.Time, end flow.End) {
+	if t.place || end.More && s.dependency.limiter != nil {
 		a.ended(s.dependency, now, s.dependency.limiter.Done(now, end))
 	}
-	if held.slot {
+	if t.slot {
 		s.returned.used.Add(-1)
 		a.openSlot(s, now)
 	}
 }
 
-// release takes back the ticket of d, with what the end of its run says about its
+// done takes back the ticket of d, with what the end of its run says about its
 // dependency.
-func (a *admission) release(d *delivery, began, now time.Time, o flow.Outcome) {
+func (a *admission) done(d *delivery, began, now time.Time, o flow.Outcome) {
 	if o == flow.Success || o == flow.Neutral {
 		d.refund(now)
 	}
@@ -143,8 +143,8 @@ func (a *admission) release(d *delivery, began, now time.Time, o flow.Outcome) {
 	if d.returned() && o != flow.Success { // a dead letter failed before, for reasons that may be its own
 		o = flow.Neutral
 	}
-	held := takeTicket(d.alone())
-	a.giveBack(d.sub, held, now, flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass, More: !held.place})
+	t := takeTicket(d.alone())
+	a.takeBack(d.sub, t, now, flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass, More: !t.place})
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.
@@ -172,7 +172,7 @@ func (a *admission) pays(d *delivery, now time.Time) bool {
 	// While nothing succeeds, it may be this worker that fails: a retry does not wait
 	// for a turn that only this one gives.
 	most, g := d.sub.longestDelay, d.sub.dependency
-	if g.limiter != nil && g.look(now).LastSuccess.Before(d.meta.LastFailedAt) {
+	if g.limiter != nil && g.status(now).LastSuccess.Before(d.meta.LastFailedAt) {
 		most = min(most, max(silentFloor, now.Sub(d.meta.FirstFailedAt)*2/3))
 	}
 	wait, ok := pacer.Withdraw(now, most, a.random())
@@ -196,7 +196,7 @@ const (
 // is put off.
 func (a *admission) enters(d *delivery, now time.Time) bool {
 	name := d.sharesSlot()
-	if name == 0 || d.sub.names.start(now, name, d.sub.dependency.look(now).Usual) {
+	if name == 0 || d.sub.names.start(now, name, d.sub.dependency.status(now).Usual) {
 		return true
 	}
 	d.refund(now)
@@ -208,9 +208,9 @@ func (a *admission) enters(d *delivery, now time.Time) bool {
 	return false
 }
 
-// look returns what may start at g, for the intake. If that is not all, the
+// follow returns what may start at g, for the intake. If that is not all, the
 // pipeline is told when it changes.
-func (a *admission) look(g *dependency, now time.Time) flow.Status {
+func (a *admission) follow(g *dependency, now time.Time) flow.Status {
 	v := g.adjust(now, flow.Change{Waits: true})
 	if v.Held && v.Limit < 1 {
 		a.mu.Lock()
@@ -222,7 +222,7 @@ func (a *admission) look(g *dependency, now time.Time) flow.Status {
 
 // inLine returns how many jobs of each rank are in line at g.
 func (a *admission) inLine(g *dependency) (n [ranks]int) {
-	if g.line.crowd.Load() > 0 {
+	if g.line.length.Load() > 0 {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		for rank, jobs := range g.line.jobs {
@@ -296,7 +296,7 @@ func (a *admission) open(g *dependency, now time.Time, news bool) {
 		a.announce(g, now)
 	}
 	o := a.next(g, now)
-	o.status, o.news = g.look(now), news
+	o.status, o.news = g.status(now), news
 	if news {
 		a.wake(g, now, o.status.Next)
 	}
@@ -316,8 +316,8 @@ func (a *admission) tell(o opening) (unused int) {
 // next takes out of line at g what may start, and what cannot wait. mu is held.
 func (a *admission) next(g *dependency, now time.Time) opening {
 	o := opening{at: g, now: now}
-	for g.line.crowd.Load() > 0 {
-		v := g.look(now)
+	for g.line.length.Load() > 0 {
+		v := g.status(now)
 		last := ranks
 		switch {
 		case v.Held:
@@ -371,7 +371,7 @@ func (a *admission) wake(g *dependency, now, next time.Time) {
 
 // ended follows the end of a run of g. Changed is what the limiter said of it.
 func (a *admission) ended(g *dependency, now time.Time, changed bool) {
-	if changed || g.line.crowd.Load() > 0 {
+	if changed || g.line.length.Load() > 0 {
 		a.open(g, now, true)
 	}
 }
@@ -388,7 +388,7 @@ func (a *admission) announce(g *dependency, now time.Time) {
 		if s.Paused != "" {
 			why = fmt.Errorf("paused by hand: %s", s.Paused)
 		}
-		a.report(Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.look(now).Next, Err: why})
+		a.report(Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.status(now).Next, Err: why})
 	case g.pausing && s.Paused == "" && up:
 		g.pausing = false
 		a.report(Event{Kind: EventResumed, Dependency: g.name, Time: now})
@@ -428,7 +428,7 @@ func (s *semaphore) acquire(g *dependency, now time.Time) bool {
 
 // most is how many slots there are now.
 func (s *semaphore) most(g *dependency, now time.Time) int32 {
-	if v := g.look(now); !v.Full() {
+	if v := g.status(now); !v.Full() {
 		return min(s.slots, max(1, int32(v.Limit/2)))
 	}
 	return s.slots
@@ -437,7 +437,7 @@ func (s *semaphore) most(g *dependency, now time.Time) int32 {
 // openSlot lets the next job in line at the semaphore of s go on, if a slot is
 // free: the one after that when it has started, or not.
 func (a *admission) openSlot(s *subscription, now time.Time) {
-	for unused := 1; unused > 0 && s.returned.line.crowd.Load() > 0; {
+	for unused := 1; unused > 0 && s.returned.line.length.Load() > 0; {
 		a.mu.Lock()
 		if a.closed || s.returned.used.Load() >= s.returned.most(s.dependency, now) {
 			a.mu.Unlock()

@@ -51,7 +51,7 @@ func (c *collector) complete() {
 	}
 	if members := c.members; len(members) > 0 {
 		c.members = nil
-		c.pool.add(c.sub.line, members)
+		c.pool.add(c.sub.queue, members)
 	}
 }
 
@@ -79,7 +79,7 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 	for i, d := range a.runs() {
 		token := d.token
 		d.token = false
-		p.admission.release(d, a.started, now, o)
+		p.admission.done(d, a.started, now, o)
 		d.token = token  // it still has to spend it
 		o = flow.Neutral // one run is evidence once
 		if p.tracer != nil {
@@ -109,7 +109,7 @@ func (p *pipeline) requeue(part []*delivery) {
 		}
 	}
 	if !p.draining.Load() {
-		p.pool.add(part[0].sub.line, part)
+		p.pool.add(part[0].sub.queue, part)
 	}
 }
 

@@ -61,7 +61,7 @@ func (p *pipeline) bury(d *delivery) {
 		p.die(d)
 		return
 	}
-	p.letters.pause(d, forRoom)
+	p.letters.delay(d, forRoom)
 	p.settle(brokers.Retry, d)
 }
 
@@ -76,7 +76,7 @@ func (p *pipeline) die(d *delivery) {
 // roomToDie reports whether the dead letter of d, too, may wait. There is always
 // room for as many as the window holds. The mu of the pipeline is held.
 func (s *subscription) roomToDie(d *delivery) bool {
-	return s.dying < s.window || s.waiting+s.dying < s.maxHeld && s.held+size(d) <= s.maxBytes
+	return s.dying < s.window || s.waiting+s.dying < s.maxHeld && s.heldBytes+size(d) <= s.maxBytes
 }
 
 // refused deals with a message whose retry or reject the broker will never take.
@@ -87,14 +87,14 @@ func (s *subscription) roomToDie(d *delivery) bool {
 // there, it stays there or is left to its lease.
 func (p *pipeline) refused(d *delivery, err error) (again bool) {
 	if d.action == brokers.Reject {
-		return p.letters.unburied(d, err)
+		return p.letters.letterRefused(d, err)
 	}
 	p.mu.Lock()
 	kept := true
 	switch {
 	case d.letter != nil && !d.short:
 		d.own().short = true
-		p.letters.sendBack(d)
+		p.letters.reschedule(d)
 	case state(d.state.Load()) == dying:
 		kept = p.stay(d)
 	case d.letter != nil:
@@ -138,8 +138,8 @@ func (p *pipeline) stay(d *delivery) bool {
 	return true
 }
 
-// sendBack has the broker deliver the dead message d again.
-func (l *deadLetters) sendBack(d *delivery) {
+// reschedule has the broker deliver the dead message d again.
+func (l *deadLetters) reschedule(d *delivery) {
 	if l.draining.Load() {
 		l.settlers.sendLate(d, brokers.Retry)
 	} else {
@@ -147,18 +147,18 @@ func (l *deadLetters) sendBack(d *delivery) {
 	}
 }
 
-// unburied deals with a dead message that the broker takes neither as a dead
-// letter, be it a stub, nor rejected, or that must not be discarded: it goes back
-// to its queue for minutes, without a place in the process, and then dies again.
-// It reports whether to try the same again instead.
-func (l *deadLetters) unburied(d *delivery, cause error) (again bool) {
+// letterRefused deals with a dead message that the broker takes neither as a dead
+// letter, be it a stub, nor rejected, or that must not be discarded: the broker
+// delivers it again in minutes, without a place in the process, and then it dies
+// again. It reports whether to try the same again instead.
+func (l *deadLetters) letterRefused(d *delivery, cause error) (again bool) {
 	l.observe(d, Event{Kind: EventDeadLetterRefused, DeadLetter: d.published(),
 		Err: fmt.Errorf("%w; the message is kept, and comes back in minutes", cause)})
 	if d.stuck {
 		return true
 	}
-	l.pause(d, forMending)
-	l.sendBack(d)
+	l.delay(d, forMending)
+	l.reschedule(d)
 	return false
 }
 
@@ -203,7 +203,7 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 				confirmed = append(confirmed, d)
 				continue
 			case refused && d.form == stub:
-				if l.unburied(d, fmt.Errorf("stub in %q: %w", topic, cause)) {
+				if l.letterRefused(d, fmt.Errorf("stub in %q: %w", topic, cause)) {
 					failed = append(failed, d)
 				}
 				continue
@@ -217,8 +217,8 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 			case d.lasts(time.Now().Add(letterBackoff.Cap)):
 				failed = append(failed, d)
 			default: // its lease would end, and another worker would run it
-				l.pause(d, forRoom)
-				l.sendBack(d)
+				l.delay(d, forRoom)
+				l.reschedule(d)
 			}
 		}
 		l.dead(confirmed, EventDeadLettered)
@@ -237,7 +237,7 @@ func (l *deadLetters) discard(ds []*delivery) (failed []*delivery) {
 	for _, d := range ds {
 		if _, err := dlq.Decode(d.Message); err != nil {
 			dropped = append(dropped, d)
-		} else if l.unburied(d, errNotDiscarded) {
+		} else if l.letterRefused(d, errNotDiscarded) {
 			failed = append(failed, d)
 		}
 	}
@@ -375,19 +375,19 @@ func (d *delivery) metaToKeep() brokers.Meta {
 	return m
 }
 
-// pause bounds how long a dead message waits in the broker. The time is random,
+// comeback bounds how long a dead message waits in the broker. The time is random,
 // between least and the time since its death. The time since its death counts as
 // at least first and at most most. So the next try comes within about as long
 // after an outage as that lasted, and long outages cost the broker few deliveries.
-type pause struct{ least, first, most time.Duration }
+type comeback struct{ least, first, most time.Duration }
 
 var (
-	forRoom    = pause{2 * time.Second, 10 * time.Second, 3 * time.Minute} // in the worker
-	forMending = pause{time.Minute, 2 * time.Minute, time.Hour}            // of a broker that refuses the dead letter
+	forRoom    = comeback{2 * time.Second, 10 * time.Second, 3 * time.Minute} // in the worker
+	forMending = comeback{time.Minute, 2 * time.Minute, time.Hour}            // of a broker that refuses the dead letter
 )
 
-// pause sets the time at which the dead message d comes back from the broker.
-func (l *deadLetters) pause(d *delivery, w pause) {
+// delay sets the time at which the dead message d comes back from the broker.
+func (l *deadLetters) delay(d *delivery, w comeback) {
 	now := time.Now()
 	longest := min(max(now.Sub(d.letter.DeadAt), w.first), w.most)
 	m := d.metaNow()

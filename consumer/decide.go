@@ -101,12 +101,12 @@ func (p *pipeline) finish(a *attempt, results []error, cause error, now time.Tim
 // conclude is finish for one of them.
 func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time) {
 	if loss := d.lost(); loss != nil {
-		p.admission.release(d, began, now, flow.Neutral)
+		p.admission.done(d, began, now, flow.Neutral)
 		p.drop(d, loss)
 		return
 	}
 	if err == nil {
-		p.admission.release(d, began, now, flow.Success)
+		p.admission.done(d, began, now, flow.Success)
 		if d.sub.poisonRow.Load() > 0 {
 			p.believe(d.sub)
 		}
@@ -125,33 +125,33 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	// not long ago. A message that was sent back failed before, and each of its
 	// failures counts.
 	counts := d.returned() || d.sub.dependency.limiter == nil || d.succeededSince(d.meta.LastFailedAt, now)
-	t := trial{counts: counts, excused: d.meta.Excused}
+	c := circumstances{counts: counts, excused: d.meta.Excused}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
 	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
 		o = flow.Neutral
 	}
-	p.admission.release(d, began, now, o)
-	t.spread = d.sub.dependency.look(now).Failing > 1 // also other messages fail
-	if !t.counts && o >= flow.Overload && d.sub.excuses {
-		t.excused += d.sinceFailure(now)
+	p.admission.done(d, began, now, o)
+	c.spread = d.sub.dependency.status(now).Failing > 1 // also other messages fail
+	if !c.counts && o >= flow.Overload && d.sub.excuses {
+		c.excused += d.sinceFailure(now)
 	}
-	if t.excused > 0 {
-		t.end = d.outageEnd(p.caps.Retention)
+	if c.excused > 0 {
+		c.end = d.outageEnd(p.caps.Retention)
 	}
-	decision := d.sub.decide(d.failure(now, now.Sub(began), v), t, p.cfg.Random())
+	decision := d.sub.decide(d.failure(now, now.Sub(began), v), c, p.cfg.Random())
 	if decision.Retry && d.expires(now.Add(decision.Delay)) {
 		decision = retry.Decision{DeadLetter: true, Reason: reasonExpired, Counted: decision.Counted}
 	}
-	p.carryOut(d, decision, t, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
+	p.carryOut(d, decision, c, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: decision, Err: err}, cause)
 }
 
 // carryOut does what was decided on the failure that e reports.
-func (p *pipeline) carryOut(d *delivery, decision retry.Decision, t trial, e Event, cause error) {
+func (p *pipeline) carryOut(d *delivery, decision retry.Decision, c circumstances, e Event, cause error) {
 	var letter dlq.Entry
 	if decision.Retry || decision.DeadLetter {
 		letter = p.letters.write(d, e.Err, e.Verdict)
 		first := !d.isRetry()
-		d.setMeta(p.traced(d, d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, t.excused)))
+		d.setMeta(p.traced(d, d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, c.excused)))
 		if first && p.receipts != nil {
 			p.receipts.tell(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
 		}
@@ -211,8 +211,8 @@ func (d *delivery) outageEnd(retention time.Duration) time.Time {
 	return end
 }
 
-// trial is what other runs say about a failed one.
-type trial struct {
+// circumstances are what other runs say about a failed one.
+type circumstances struct {
 	counts  bool          // it is an attempt
 	spread  bool          // others fail, too
 	excused time.Duration // of the age, which does not count
@@ -223,30 +223,30 @@ type trial struct {
 // message but by its age. An error of no known class ends a message sooner if no
 // other message fails. A run that may have had its effect is not repeated where
 // that was asked for.
-func (r *route) decide(f retry.FailedRun, t trial, random float64) retry.Decision {
+func (r *route) decide(f retry.FailedRun, c circumstances, random float64) retry.Decision {
 	if r.noRepeat && f.Verdict.Ambiguous {
 		return retry.Decision{DeadLetter: true, Reason: reasonAmbiguous, Counted: true}
 	}
-	d := r.weigh(f, t, random)
-	if d.Retry && !t.end.IsZero() && f.Now.Add(d.Delay).After(t.end) {
+	d := r.weigh(f, c, random)
+	if d.Retry && !c.end.IsZero() && f.Now.Add(d.Delay).After(c.end) {
 		return retry.Decision{DeadLetter: true, Reason: reasonOutage, Counted: d.Counted}
 	}
 	return d
 }
 
 // weigh is decide without the limits of single topics.
-func (r *route) weigh(f retry.FailedRun, t trial, random float64) retry.Decision {
+func (r *route) weigh(f retry.FailedRun, c circumstances, random float64) retry.Decision {
 	if !f.FirstFailedAt.IsZero() {
-		f.FirstFailedAt = f.FirstFailedAt.Add(t.excused)
+		f.FirstFailedAt = f.FirstFailedAt.Add(c.excused)
 	}
 	v := &f.Verdict
 	if v.Class == classify.ClassPoison || v.Class == classify.ClassSkipped || v.Deferred {
 		return r.policy.Decide(f, random)
 	}
-	if t.spread && (v.Class == classify.ClassUnknown || v.Reason == reasonTimeout) {
+	if c.spread && (v.Class == classify.ClassUnknown || v.Reason == reasonTimeout) {
 		v.MaxAttempts = 0
 	}
-	if t.counts {
+	if c.counts {
 		return r.policy.Decide(f, random)
 	}
 	policy := r.policy

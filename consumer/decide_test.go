@@ -16,11 +16,11 @@ func TestDecide(t *testing.T) {
 	poison, ambiguous := classify.Of(classify.Permanent(errors.New("declined"))), transient
 	ambiguous.Ambiguous = true
 	throttled := classify.Of(classify.Throttled(errors.New("slow down"), 0))
-	alone, beside, others := trial{}, trial{counts: true}, trial{counts: true, spread: true}
+	alone, beside, spread := circumstances{}, circumstances{counts: true}, circumstances{counts: true, spread: true}
 	for _, tt := range []struct {
 		name               string
 		verdict            classify.Verdict
-		trial              trial
+		others             circumstances
 		attempt, uncounted int
 		old                time.Duration
 		noRepeat           bool
@@ -37,8 +37,8 @@ func TestDecide(t *testing.T) {
 		{"last but one beside a success", transient, beside, 9, 0, 0, false, "", true, 0, 256 * time.Second},
 		{"unknown, nothing succeeds", unknown, alone, 6, 0, 0, false, "", false, 24 * time.Second, 32 * time.Second},
 		{"unknown, only this message fails", unknown, beside, 6, 0, 0, false, "unclassified", true, 0, 0},
-		{"unknown, others fail, too", unknown, others, 6, 0, 0, false, "", true, 0, 32 * time.Second},
-		{"unknown, others fail, too, tenth attempt", unknown, others, 10, 0, 0, false, "unclassified", true, 0, 0},
+		{"unknown, others fail, too", unknown, spread, 6, 0, 0, false, "", true, 0, 32 * time.Second},
+		{"unknown, others fail, too, tenth attempt", unknown, spread, 10, 0, 0, false, "unclassified", true, 0, 0},
 		{"throttled beside a success", throttled, beside, 1, 0, 0, false, "", false, 0, time.Second},
 		{"throttled beside a success, too often", throttled, beside, 10, 5, 0, false, "exhausted", true, 0, 0},
 		{"poison", poison, beside, 1, 0, 0, false, "poison", true, 0, 0},
@@ -52,7 +52,7 @@ func TestDecide(t *testing.T) {
 			now := time.Unix(1e9, 0)
 			f := retry.FailedRun{Attempt: tt.attempt, Throttles: tt.uncounted, FirstFailedAt: now.Add(-tt.old), Now: now, Verdict: tt.verdict}
 			r := &route{noRepeat: tt.noRepeat}
-			low, high := r.decide(f, tt.trial, 0), r.decide(f, tt.trial, 0.9999)
+			low, high := r.decide(f, tt.others, 0), r.decide(f, tt.others, 0.9999)
 			reason := ""
 			if low.DeadLetter {
 				reason = low.Reason

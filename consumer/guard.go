@@ -69,8 +69,8 @@ type dependency struct {
 	pausing bool        // EventPaused was reported last
 }
 
-// look returns what may start at now.
-func (g *dependency) look(now time.Time) flow.Status { return g.adjust(now, flow.Change{}) }
+// status returns what may start at now.
+func (g *dependency) status(now time.Time) flow.Status { return g.adjust(now, flow.Change{}) }
 
 // adjust tells the limiter of g, if it has one, of a change.
 func (g *dependency) adjust(now time.Time, c flow.Change) flow.Status {
@@ -165,8 +165,8 @@ func identity(s string) uint64 {
 // lineup is the jobs that wait for a dependency or a semaphore: fresh messages go
 // first, then retries, then those that were sent back.
 type lineup struct {
-	jobs  [ranks][][]*delivery // under the mu of the admission
-	crowd atomic.Int32         // how many
+	jobs   [ranks][][]*delivery // under the mu of the admission
+	length atomic.Int32         // how many
 }
 
 const (
@@ -190,7 +190,7 @@ func (d *delivery) rank() int {
 func (l *lineup) add(job []*delivery) {
 	rank := job[0].rank()
 	l.jobs[rank] = append(l.jobs[rank], job)
-	l.crowd.Add(1)
+	l.length.Add(1)
 }
 
 // next takes the job that goes first out of those that rank below last.
@@ -198,7 +198,7 @@ func (l *lineup) next(last int) []*delivery {
 	for rank := range l.jobs[:last] {
 		for jobs := l.jobs[rank]; len(jobs) > 0; jobs = l.jobs[rank] {
 			l.jobs[rank] = jobs[1:]
-			l.crowd.Add(-1)
+			l.length.Add(-1)
 			if job := those(jobs[0], (*delivery).isWaiting); len(job) > 0 {
 				return job
 			}
@@ -232,7 +232,7 @@ func (l *lineup) shorten(v flow.Status, now time.Time) (leave [][]*delivery) {
 			}
 			n--
 			leave = append(leave, job)
-			l.crowd.Add(-1)
+			l.length.Add(-1)
 			return true
 		})
 	}

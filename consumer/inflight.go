@@ -124,10 +124,10 @@ func (s *subscription) count(in state, n int, d *delivery) {
 	switch in {
 	case waiting:
 		s.waiting += n
-		s.held += n * size(d)
+		s.heldBytes += n * size(d)
 	case dying:
 		s.dying += n
-		s.held += n * size(d)
+		s.heldBytes += n * size(d)
 	case gone:
 		if d.stuck {
 			s.stuck--
@@ -144,7 +144,7 @@ func (s *subscription) roomToWait(d *delivery) bool {
 	if d.returned() {
 		share = 2
 	}
-	return s.waiting+s.dying < s.maxHeld/share && s.held+size(d) <= s.maxBytes/share
+	return s.waiting+s.dying < s.maxHeld/share && s.heldBytes+size(d) <= s.maxBytes/share
 }
 
 // lasts reports whether d can be held until a run that begins at start is over.
@@ -228,7 +228,7 @@ func (d *delivery) succeededSince(t, now time.Time) bool {
 	case d.name != 0:
 		at = d.sub.names.lastSuccess(d.name)
 	case d.sub.dependency.limiter != nil:
-		at = d.sub.dependency.look(now).LastSuccess
+		at = d.sub.dependency.status(now).LastSuccess
 	}
 	return !at.IsZero() && !at.Before(t) && now.Sub(at).Abs() <= successLasts
 }

@@ -26,11 +26,11 @@ type intake struct {
 	random    func() float64
 
 	mu      *sync.Mutex        // of the pipeline, for the counters of subs
-	changed chan struct{}      // look again
-	stale   bool               // since the last look
+	changed chan struct{}      // plan again
+	stale   bool               // the plan is
 	end     context.CancelFunc // of the Receive under way; nil if none is
 	paused  []string           // topics, as the source was told
-	timer   *time.Timer        // to look again; nil if it does not run
+	timer   *time.Timer        // to plan again; nil if it does not run
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
@@ -48,7 +48,7 @@ func (in *intake) receive(ctx context.Context) error {
 			in.accept(deliveries)
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errLookAgain):
+		case errors.Is(err, errReplan):
 		case errors.Is(err, brokers.ErrClosed), errors.Is(err, brokers.ErrMisconfigured):
 			return fmt.Errorf("consumer: receive: %w", err)
 		default:
@@ -71,7 +71,7 @@ const receiveLimit = 256
 func (in *intake) awaitRoom(ctx context.Context) int {
 	for {
 		in.mu.Lock()
-		n, paused := in.look(time.Now())
+		n, paused := in.plan(time.Now())
 		news := !slices.Equal(paused, in.paused)
 		in.paused = paused
 		in.mu.Unlock()
@@ -89,13 +89,13 @@ func (in *intake) awaitRoom(ctx context.Context) int {
 	}
 }
 
-// look returns how many deliveries there is room for in every topic that is not
+// plan returns how many deliveries there is room for in every topic that is not
 // to be paused, 0 if all are. mu is held.
-func (in *intake) look(now time.Time) (n int, paused []string) {
+func (in *intake) plan(now time.Time) (n int, paused []string) {
 	in.stale = false
 	full := false
 	for _, g := range in.admission.dependencies {
-		g.seen = in.admission.look(g, now)
+		g.seen = in.admission.follow(g, now)
 	}
 	for _, s := range in.subs {
 		g := s.dependency
@@ -151,14 +151,14 @@ func (in *intake) roomForLetters(s *subscription, room int) int {
 		return room
 	}
 	left := s.window - s.dying
-	if s.held <= s.maxBytes/2 {
+	if s.heldBytes <= s.maxBytes/2 {
 		left = max(left, s.maxHeld-s.waiting-s.dying)
 	}
 	if left -= s.active; left >= room || !s.letters.moves(time.Now()) {
 		return room
 	}
 	if left < s.least { // if the dead letters stop moving, nothing else has the intake look
-		in.lookIn(movesWithin)
+		in.replanIn(movesWithin)
 	}
 	return left
 }
@@ -171,16 +171,16 @@ func (s *subscription) enough(v flow.Status) int {
 	return 1
 }
 
-// roomFor has the intake look again if a topic that was full has room. mu is
+// roomFor has the intake plan again if a topic that was full has room. mu is
 // held.
 func (in *intake) roomFor(s *subscription) {
 	if s.full && in.room(s) >= s.enough(s.dependency.seen) {
-		in.lookAgain()
+		in.replan()
 	}
 }
 
-// lookIn has the intake look again after d. mu is held.
-func (in *intake) lookIn(d time.Duration) {
+// replanIn is replan after d. mu is held.
+func (in *intake) replanIn(d time.Duration) {
 	if in.timer != nil {
 		return
 	}
@@ -188,7 +188,7 @@ func (in *intake) lookIn(d time.Duration) {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		in.timer = nil
-		in.lookAgain()
+		in.replan()
 	})
 }
 
@@ -199,12 +199,12 @@ func (in *intake) close() {
 	}
 }
 
-// errLookAgain ends a Receive, because others may be received now.
-var errLookAgain = errors.New("consumer: what may be received has changed")
+// errReplan ends a Receive, because others may be received now.
+var errReplan = errors.New("consumer: what may be received has changed")
 
-// lookAgain has the intake look what may be received, even if a Receive is under
-// way. mu is held.
-func (in *intake) lookAgain() {
+// replan has the intake look again at what may be received, even if a Receive is
+// under way. mu is held.
+func (in *intake) replan() {
 	in.stale = true
 	if in.end != nil {
 		in.end()
@@ -215,16 +215,16 @@ func (in *intake) lookAgain() {
 	}
 }
 
-// fetch receives up to n deliveries, unless lookAgain ends that.
+// fetch receives up to n deliveries, unless replan ends that.
 func (in *intake) fetch(ctx context.Context, n int) ([]*brokers.Delivery, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	in.mu.Lock()
 	if in.stale {
 		in.mu.Unlock()
-		return nil, errLookAgain
+		return nil, errReplan
 	}
-	in.end = func() { end(errLookAgain) }
+	in.end = func() { end(errReplan) }
 	in.mu.Unlock()
 	deliveries, err := in.source.Receive(ctx, n)
 	in.mu.Lock()

@@ -69,7 +69,7 @@ type lifetime struct {
 type subscription struct {
 	*route
 	values       context.Context // of Run, without its cancellation
-	line         *line
+	queue        *topicQueue
 	dependency   *dependency
 	names        *names
 	letters      *sender[*delivery] // to its dead-letter topic
@@ -83,14 +83,14 @@ type subscription struct {
 
 	anonymous sync.Once // tells of messages without an ID
 
-	active  int // deliveries in the window
-	hung    int // of those: of handlers that do not return
-	waiting int
-	dying   int
-	stuck   int              // of those dying: held because the broker refuses every end
-	held    int              // bytes of those two
-	full    bool             // not received for, because there is no room
-	batches [ranks]collector // no batch holds fresh messages, retries and those that were sent back
+	active    int // deliveries in the window
+	hung      int // of those: of handlers that do not return
+	waiting   int
+	dying     int
+	stuck     int              // of those dying: held because the broker refuses every end
+	heldBytes int              // bodies of those two
+	full      bool             // not received for, because there is no room
+	batches   [ranks]collector // no batch holds fresh messages, retries and those that were sent back
 
 	poisonRow atomic.Int32 // poison messages since the last success; written under mu
 	inDoubt   []*delivery  // whose verdict waits for a success
@@ -134,8 +134,8 @@ func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipe
 func (p *pipeline) subscribe(r *route, routes []*route) {
 	s := p.newSubscription(r, len(routes))
 	s.dependency = p.admission.add(s, p.cfg, routes)
-	s.line.number = len(p.pool.lines)
-	p.pool.lines = append(p.pool.lines, s.line)
+	s.queue.number = len(p.pool.queues)
+	p.pool.queues = append(p.pool.queues, s.queue)
 	p.subs = append(p.subs, s)
 	p.byTopic[r.topic] = s
 }
@@ -144,7 +144,7 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	s := &subscription{
 		route:    r,
 		values:   p.values,
-		line:     &line{limit: r.concurrency},
+		queue:    &topicQueue{limit: r.concurrency},
 		window:   r.window(),
 		least:    1,
 		maxHeld:  (p.cfg.MaxHeld + n - 1) / n,
@@ -193,10 +193,10 @@ func (p *pipeline) enqueue(d *delivery) {
 		p.wait(d, max(p.cfg.HoldLimit, earlyLimit))
 	case d.sub.batchHandler != nil && !d.split && !d.onTrial(): // those two run alone
 		d.sub.batches[d.rank()].add(d)
-	case d.onTrial() && !p.pool.free(d.sub.line):
-		p.back(d, flow.Status{}, time.Now(), noFreeSlot)
+	case d.onTrial() && !p.pool.free(d.sub.queue):
+		p.deferStart(d, flow.Status{}, time.Now(), noFreeSlot)
 	default:
-		p.pool.add(d.sub.line, d.alone())
+		p.pool.add(d.sub.queue, d.alone())
 	}
 }
 
@@ -215,8 +215,8 @@ func (p *pipeline) settle(action brokers.Action, ds ...*delivery) {
 // admitted returns those of job that may start now. The others wait, uncounted.
 func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 	p.leases.expire(job, now)
-	s, held := job[0].sub, takeTicket(job)
-	return p.admission.acquire(s, those(job, func(d *delivery) bool { return p.startable(d, now) }), held, now)
+	s, t := job[0].sub, takeTicket(job)
+	return p.admission.acquire(s, those(job, func(d *delivery) bool { return p.startable(d, now) }), t, now)
 }
 
 // startable reports whether d may start, as far as d itself is concerned. If it is
@@ -276,7 +276,7 @@ func (p *pipeline) settled(ds []*delivery) {
 // loseSession is told that a session has ended.
 func (p *pipeline) loseSession(session context.Context, cause error) {
 	p.mu.Lock()
-	ds := p.held()
+	ds := p.allWaiting()
 	p.mu.Unlock()
 	for _, w := range p.pool.members() {
 		if a := w.attempt(); a != nil {

@@ -30,7 +30,7 @@ type judgement struct {
 func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.Time) {
 	s := d.sub
 	row := s.poisonRow.Add(1)
-	known := s.dependency.look(now)
+	known := s.dependency.status(now)
 	switch {
 	case d.poisonFor(now) >= asideMost:
 		p.deadLetter(d, reason, letter)
@@ -74,7 +74,7 @@ func (p *pipeline) believe(s *subscription) {
 // decideNow ends the doubt about a verdict that cannot wait: it holds if a message has
 // succeeded lately. mu is held.
 func (p *pipeline) decideNow(d *delivery, now time.Time) {
-	if now.Sub(d.sub.dependency.look(now).LastSuccess) <= successLasts {
+	if now.Sub(d.sub.dependency.status(now).LastSuccess) <= successLasts {
 		p.condemn(d)
 		return
 	}

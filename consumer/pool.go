@@ -14,8 +14,8 @@ type pool struct {
 	most  int // 0 means no limit
 
 	mu      sync.Mutex
-	lines   []*line
-	turn    int // the line to look at first
+	queues  []*topicQueue
+	turn    int // the queue to begin with
 	workers []*worker
 	idle    []*worker
 	jobs    int  // that none has
@@ -26,9 +26,9 @@ type pool struct {
 	working sync.WaitGroup
 }
 
-// line is the jobs of a topic that wait, and its slots. It belongs to the pool.
-type line struct {
-	number int // in lines
+// topicQueue is the jobs of a topic that wait, and its slots. It belongs to the pool.
+type topicQueue struct {
+	number int // in queues
 	limit  int // jobs at once
 	busy   int // of those
 	jobs   [][]*delivery
@@ -36,32 +36,32 @@ type line struct {
 }
 
 // add queues a job.
-func (p *pool) add(l *line, job []*delivery) {
+func (p *pool) add(q *topicQueue, job []*delivery) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l.jobs = append(l.jobs, job)
+	q.jobs = append(q.jobs, job)
 	p.jobs++
 	p.call()
 }
 
-// free reports whether a job of l could start now.
-func (p *pool) free(l *line) bool {
+// free reports whether a job of q could start now.
+func (p *pool) free(q *topicQueue) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return l.busy+len(l.jobs)-l.head < l.limit && (p.most == 0 || p.busy+p.jobs < p.most)
+	return q.busy+len(q.jobs)-q.head < q.limit && (p.most == 0 || p.busy+p.jobs < p.most)
 }
 
 // next returns a job for w, waiting for one; nil once there will be none.
 func (p *pool) next(w *worker) []*delivery {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.line != nil {
-		w.line.busy--
+	if w.queue != nil {
+		w.queue.busy--
 		p.busy--
-		w.line = nil
+		w.queue = nil
 	}
-	l := p.ready()
-	for ; l == nil; l = p.ready() {
+	q := p.ready()
+	for ; q == nil; q = p.ready() {
 		if p.closed {
 			return nil
 		}
@@ -71,41 +71,41 @@ func (p *pool) next(w *worker) []*delivery {
 		p.mu.Lock()
 		p.calling = false
 	}
-	w.line = l
-	l.busy++
+	w.queue = q
+	q.busy++
 	p.busy++
 	p.jobs--
-	p.turn = l.number + 1
-	job := l.take()
+	p.turn = q.number + 1
+	job := q.take()
 	p.call()
 	return job
 }
 
-// ready returns the next line, in turn, that has a job and a slot for it; nil
+// ready returns the next queue, in turn, that has a job and a slot for it; nil
 // if none has. mu is held.
-func (p *pool) ready() *line {
+func (p *pool) ready() *topicQueue {
 	if p.jobs == 0 || p.most > 0 && p.busy >= p.most {
 		return nil
 	}
-	for i := range p.lines {
-		if l := p.lines[(p.turn+i)%len(p.lines)]; l.head < len(l.jobs) && l.busy < l.limit {
-			return l
+	for i := range p.queues {
+		if q := p.queues[(p.turn+i)%len(p.queues)]; q.head < len(q.jobs) && q.busy < q.limit {
+			return q
 		}
 	}
 	return nil
 }
 
 // take removes the oldest job.
-func (l *line) take() []*delivery {
-	job := l.jobs[l.head]
-	l.jobs[l.head] = nil
-	l.head++
+func (q *topicQueue) take() []*delivery {
+	job := q.jobs[q.head]
+	q.jobs[q.head] = nil
+	q.head++
 	switch {
-	case l.head == len(l.jobs):
-		l.jobs, l.head = l.jobs[:0], 0
-	case l.head >= 1024 && l.head > len(l.jobs)/2:
-		l.jobs = append(l.jobs[:0], l.jobs[l.head:]...)
-		l.head = 0
+	case q.head == len(q.jobs):
+		q.jobs, q.head = q.jobs[:0], 0
+	case q.head >= 1024 && q.head > len(q.jobs)/2:
+		q.jobs = append(q.jobs[:0], q.jobs[q.head:]...)
+		q.head = 0
 	}
 	return job
 }
@@ -139,9 +139,9 @@ func (p *pool) close() (left [][]*delivery) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for _, l := range p.lines {
-		left = append(left, l.jobs[l.head:]...)
-		l.jobs, l.head = nil, 0
+	for _, q := range p.queues {
+		left = append(left, q.jobs[q.head:]...)
+		q.jobs, q.head = nil, 0
 		p.jobs = 0
 	}
 	for _, w := range p.idle {

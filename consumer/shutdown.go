@@ -30,7 +30,7 @@ const (
 // within DrainTimeout and twice the grace. Receipts have what is left of that.
 func (p *pipeline) drain() error {
 	end := time.Now().Add(p.cfg.DrainTimeout)
-	p.giveBack()
+	p.endWaiting()
 	p.admission.telling.Wait()
 	stuck := p.awaitHandlers(end)
 	unsent := p.awaitSenders(end.Add(grace), end.Add(2*grace))
@@ -52,14 +52,14 @@ func until(t time.Time, done <-chan struct{}) bool {
 	}
 }
 
-// giveBack ends the waiting of everything that does not run.
-func (p *pipeline) giveBack() {
+// endWaiting ends the waiting of everything that does not run.
+func (p *pipeline) endWaiting() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining.Store(true)
 	p.intake.close()
 	p.admission.close()
-	for _, d := range p.held() {
+	for _, d := range p.allWaiting() {
 		if d.judgement != nil {
 			p.to(d, queued)
 			p.decideNow(d, time.Now())
@@ -74,7 +74,7 @@ func (p *pipeline) giveBack() {
 		}
 	}
 	for _, job := range p.pool.close() {
-		p.admission.giveBack(job[0].sub, takeTicket(job), time.Now(), flow.End{}) // another Consumer may share the limiter
+		p.admission.takeBack(job[0].sub, takeTicket(job), time.Now(), flow.End{}) // another Consumer may share the limiter
 		p.settle(brokers.Release, job...)
 	}
 }
@@ -118,7 +118,7 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 		if a == nil {
 			continue
 		}
-		p.admission.giveBack(a.runs()[0].sub, takeTicket(a.runs()), time.Now(), flow.End{})
+		p.admission.takeBack(a.runs()[0].sub, takeTicket(a.runs()), time.Now(), flow.End{})
 		for _, d := range a.runs() {
 			p.observe(d, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",

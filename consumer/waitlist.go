@@ -117,7 +117,7 @@ func (p *pipeline) hold(d *delivery) bool {
 // last, or the next start is not near. A job that waits for the limit stays whole.
 func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
 	s, g := job[0].sub, job[0].sub.dependency
-	v, until, why := g.look(now), now.Add(recheck), noRoom
+	v, until, why := g.status(now), now.Add(recheck), noRoom
 	if slot {
 		v, until, why = flow.Status{}, now.Add(s.timeout), noSlot
 	}
@@ -125,13 +125,13 @@ func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
 		return d.yields() || d.onTrial() || !s.roomToWait(d) || !d.lasts(until)
 	}
 	p.mu.Lock()
-	all := !slot && (far(v, now) && g.line.crowd.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
+	all := !slot && (far(v, now) && g.line.length.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
 	job = those(job, func(d *delivery) bool {
 		switch {
 		case p.draining.Load():
 			p.settle(brokers.Release, d)
 		case all || slot && leaves(d):
-			p.back(d, v, now, why)
+			p.deferStart(d, v, now, why)
 		default:
 			return p.hold(d)
 		}
@@ -166,11 +166,11 @@ func (p *pipeline) opened(o opening) (unused int) {
 			continue
 		}
 		job[0].ticket.place = o.at != nil
-		p.pool.add(job[0].sub.line, job)
+		p.pool.add(job[0].sub.queue, job)
 	}
 	for _, job := range o.leave {
 		for _, d := range those(job, goOn) {
-			p.back(d, o.status, o.now, noRoom)
+			p.deferStart(d, o.status, o.now, noRoom)
 		}
 	}
 	if o.at == nil {
@@ -182,7 +182,7 @@ func (p *pipeline) opened(o opening) (unused int) {
 		}
 	}
 	if o.news && changed(o.status, o.at.seen) {
-		p.intake.lookAgain()
+		p.intake.replan()
 	}
 	return unused
 }
@@ -197,9 +197,9 @@ const (
 	sentBackWait = 15 * time.Second
 )
 
-// back has the broker bring d again when it may start: v is the status of its
-// dependency. mu is held.
-func (p *pipeline) back(d *delivery, v flow.Status, now time.Time, why deferral) {
+// deferStart has the broker bring d again when it may start: v is the status of
+// its dependency. mu is held.
+func (p *pipeline) deferStart(d *delivery, v flow.Status, now time.Time, why deferral) {
 	if d.token { // a budget may be slow
 		d.token = false
 		go d.budget().Refund(now)
@@ -244,9 +244,9 @@ func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why 
 	p.wait(d, limit)
 }
 
-// held returns all that waits, but for those behind their key: these go when the
-// one before them does. mu is held.
-func (p *pipeline) held() []*delivery {
+// allWaiting returns all that waits, but for those behind their key: these go when
+// the one before them does. mu is held.
+func (p *pipeline) allWaiting() []*delivery {
 	return those(append(p.admission.waiting(), p.waitlist.all()...), (*delivery).isWaiting)
 }
 

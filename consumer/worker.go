@@ -29,7 +29,7 @@ type worker struct {
 	jobs      jobs
 
 	called chan struct{} // by the pool, when idle
-	line   *line         // of its job, nil if it has none; under the mu of the pool
+	queue  *topicQueue   // of its job, nil if it has none; under the mu of the pool
 	timer  *time.Timer
 	result [1]error // of a handler of single messages
 	run    []Item   // for the Tracer; reused
@@ -236,11 +236,11 @@ func (w *worker) watch() {
 		return
 	}
 	w.stuck = true
-	held, first := takeTicket(a.runs()), a.runs()[0]
-	first.ticket.slot = held.slot // which stays in use
+	t, first := takeTicket(a.runs()), a.runs()[0]
+	first.ticket.slot = t.slot // which stays in use
 	w.mu.Unlock()
 	w.jobs.hang(a.runs(), 1)
-	w.admission.giveBack(first.sub, ticket{place: held.place}, now, flow.End{Began: a.started, Who: first.who(), Outcome: flow.Timeout})
+	w.admission.takeBack(first.sub, ticket{place: t.place}, now, flow.End{Began: a.started, Who: first.who(), Outcome: flow.Timeout})
 	for _, d := range a.runs() {
 		w.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
 	}
