@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -33,31 +34,28 @@ type publisher struct {
 	calls  sync.WaitGroup
 }
 
-// outlet is one connection of the publisher, with one channel.
+// outlet is one connection of the publisher.
 type outlet struct {
 	*link
-	ch    *amqp.Channel
-	calls *sync.WaitGroup // of the publisher
-	slots chan struct{}   // one for each chunk on its way
+	calls  *sync.WaitGroup // of the publisher
+	lanes  chan *lane      // those without a chunk
+	opened atomic.Int32    // lanes
+}
 
-	// returns holds every message that can be on its way, so that the library,
-	// which gives up after a while, never has to wait with one. A message that
-	// nobody can route is returned first and confirmed then: whoever saw the
-	// confirm finds the return here, or in flights.
+// lane is a channel that has one chunk on its way at a time: a message that the
+// broker returns has no number.
+type lane struct {
+	*amqp.Channel
+	cause func() error // why the channel has ended
+
+	// returns has room for a chunk, so that the library never waits for it. The
+	// broker returns a message that it cannot route before it confirms the message.
 	returns chan amqp.Return
-	mu      sync.Mutex
-	flights map[flight]*progress
 }
 
-// flight tells messages on their way apart, as far as returns do: they carry
-// no number. Of two alike that are on their way at once, either both or none
-// counts as returned.
+// flight tells the messages of a chunk apart. Of two that are alike, either both
+// or none counts as returned.
 type flight struct{ exchange, key, id string }
-
-type progress struct {
-	pending  int
-	returned string // the reason
-}
 
 func newPublisher(b *Broker) *publisher {
 	return &publisher{broker: b, turn: make(chan struct{}, 1)}
@@ -156,18 +154,19 @@ func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []err
 		return brokers.ErrClosed
 	}
 	defer p.calls.Done()
+	var n *lane
 	o, err := p.connected(ctx)
 	if err == nil {
-		err = o.admit(ctx)
+		n, err = o.admit(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("not published: %w", err)
 	}
-	confirms, err := o.send(out)
+	confirms, err := o.send(n, out)
 	for i := len(confirms); i < len(out); i++ {
 		errs[i] = unconfirmed(out[i], err)
 	}
-	o.await(ctx, p.broker.options.ConfirmTimeout, out[:len(confirms)], confirms, errs)
+	o.await(ctx, p.broker.options.ConfirmTimeout, n, out[:len(confirms)], confirms, errs)
 	p.broker.restore(o, out, errs)
 	return nil
 }
@@ -203,16 +202,7 @@ func (p *publisher) connected(ctx context.Context) (*outlet, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &outlet{
-		link:    l,
-		calls:   &p.calls,
-		slots:   make(chan struct{}, chunks),
-		flights: make(map[flight]*progress),
-	}
-	if err := o.open(); err != nil {
-		o.close(ctx, err)
-		return nil, fmt.Errorf("open a channel: %w", explain(err))
-	}
+	o := &outlet{link: l, calls: &p.calls, lanes: make(chan *lane, chunks)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.outlet = o
@@ -248,67 +238,92 @@ func (p *publisher) close(ctx context.Context) {
 	}
 }
 
-func (o *outlet) open() error {
-	return o.call(func() (err error) {
-		if o.ch, err = o.conn.Channel(); err != nil {
-			return err
-		}
-		o.returns = o.ch.NotifyReturn(make(chan amqp.Return, chunk*chunks))
-		closed := o.ch.NotifyClose(make(chan *amqp.Error, 1))
-		o.work.Go(func() {
-			select {
-			case err := <-closed:
-				if err != nil {
-					o.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
-				} else {
-					o.end(errors.New("the channel is closed"))
-				}
-			case <-o.ctx.Done():
-			}
-		})
-		return o.ch.Confirm(false)
-	})
-}
-
-// admit waits for room for a chunk, and for the end of a blockade.
-func (o *outlet) admit(ctx context.Context) error {
-	select {
-	case o.slots <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-o.ctx.Done():
-		return context.Cause(o.ctx)
-	}
+// admit waits for the end of a blockade, and for a lane.
+func (o *outlet) admit(ctx context.Context) (*lane, error) {
 	for free := o.blocked.wait(); free != nil; free = o.blocked.wait() {
 		select {
 		case <-free:
 		case <-ctx.Done():
-			<-o.slots
-			return fmt.Errorf("the broker blocks publishing, because its memory or disk is short: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("the broker blocks publishing, because its memory or disk is short: %w", context.Cause(ctx))
 		case <-o.ctx.Done():
-			<-o.slots
-			return context.Cause(o.ctx)
+			return nil, context.Cause(o.ctx)
 		}
 	}
-	return nil
+	most := max(1, min(chunks, int32(o.conn.Config.ChannelMax)-1)) // one is for requests
+	if len(o.lanes) == 0 && o.opened.Load() < most {
+		o.opened.Add(1)
+		o.calls.Go(o.open)
+	}
+	select {
+	case n := <-o.lanes:
+		return n, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-o.ctx.Done():
+		return nil, context.Cause(o.ctx)
+	}
 }
 
+// open opens a lane.
+func (o *outlet) open() {
+	err := o.call(func() error {
+		ch, err := o.conn.Channel()
+		if err != nil {
+			return err
+		}
+		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+		cause := sync.OnceValue(func() error {
+			if err := <-closed; err != nil && !o.conn.IsClosed() {
+				return fmt.Errorf("the broker closed the channel: %w", explain(err))
+			}
+			<-o.ctx.Done() // who closed the connection says why
+			return context.Cause(o.ctx)
+		})
+		n := &lane{ch, cause, ch.NotifyReturn(make(chan amqp.Return, chunk))}
+		if err = ch.Confirm(false); err == nil {
+			o.lanes <- n
+		}
+		return err
+	})
+	if err != nil {
+		o.end(fmt.Errorf("open a channel: %w", explain(err)))
+	}
+}
+
+// free ends the way of a chunk.
+func (o *outlet) free(n *lane) {
+	if n.IsClosed() {
+		o.calls.Go(o.open)
+		return
+	}
+	o.lanes <- n
+}
+
+// returned returns the reasons of the messages that were returned.
+func (n *lane) returned() map[flight]string {
+	reasons := make(map[flight]string)
+	for range len(n.returns) {
+		r := <-n.returns
+		reasons[flight{r.Exchange, r.RoutingKey, r.MessageId}] = r.ReplyText
+	}
+	return reasons
+}
+
+func (m outgoing) flight() flight { return flight{m.exchange, m.key, m.message.MessageId} }
+
 // send writes out as far as the connection takes it.
-func (o *outlet) send(out []outgoing) ([]*amqp.DeferredConfirmation, error) {
+func (o *outlet) send(n *lane, out []outgoing) ([]*amqp.DeferredConfirmation, error) {
 	defer o.guard()()
 	confirms := make([]*amqp.DeferredConfirmation, 0, len(out))
 	o.wire.gather()
 	for _, m := range out {
-		o.depart(m)
-		confirm, err := o.ch.PublishWithDeferredConfirm(m.exchange, m.key, true, false, m.message)
+		confirm, err := n.PublishWithDeferredConfirm(m.exchange, m.key, true, false, m.message)
 		if err != nil {
 			o.wire.flush()
-			o.arrive(m)
-			if !o.ch.IsClosed() {
+			if !n.IsClosed() {
 				o.end(fmt.Errorf("publish: %w", err))
 			}
-			<-o.ctx.Done() // who closed the channel says why
-			return confirms, context.Cause(o.ctx)
+			return confirms, n.cause()
 		}
 		confirms = append(confirms, confirm)
 	}
@@ -318,44 +333,9 @@ func (o *outlet) send(out []outgoing) ([]*amqp.DeferredConfirmation, error) {
 	return confirms, nil
 }
 
-func (m outgoing) flight() flight { return flight{m.exchange, m.key, m.message.MessageId} }
-
-func (o *outlet) depart(m outgoing) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p := o.flights[m.flight()]
-	if p == nil {
-		p = &progress{}
-		o.flights[m.flight()] = p
-	}
-	p.pending++
-}
-
-// arrive ends the flight of m, and returns the reason if it was returned.
-func (o *outlet) arrive(m outgoing) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for more := true; more; {
-		select {
-		case r, ok := <-o.returns:
-			if p := o.flights[flight{r.Exchange, r.RoutingKey, r.MessageId}]; ok && p != nil {
-				p.returned = r.ReplyText
-			}
-			more = ok
-		default:
-			more = false
-		}
-	}
-	p := o.flights[m.flight()]
-	if p.pending--; p.pending == 0 {
-		delete(o.flights, m.flight())
-	}
-	return p.returned
-}
-
-// await sets the errors of what was sent, and frees the slot of the chunk when
-// the broker is done with all of it.
-func (o *outlet) await(ctx context.Context, limit time.Duration, out []outgoing, confirms []*amqp.DeferredConfirmation, errs []error) {
+// await sets the errors of what was sent. The chunk has its lane until the broker
+// is done with all of it.
+func (o *outlet) await(ctx context.Context, limit time.Duration, n *lane, out []outgoing, confirms []*amqp.DeferredConfirmation, errs []error) {
 	timer := time.AfterFunc(limit, func() {
 		o.end(fmt.Errorf("the broker did not confirm within %v: the connection was closed", limit))
 	})
@@ -364,27 +344,36 @@ func (o *outlet) await(ctx context.Context, limit time.Duration, out []outgoing,
 		select {
 		case <-confirm.Done():
 		case <-ctx.Done():
-			for at := i; at < len(confirms); at++ {
-				errs[at] = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, context.Cause(ctx))
-			}
-			o.calls.Go(func() { o.forget(out[i:], confirms[i:]) })
-			return
+			errs[i] = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, context.Cause(ctx))
 		}
-		errs[i] = o.outcome(out[i], confirm)
 	}
-	<-o.slots
+	reasons := n.returned()
+	for i, confirm := range confirms {
+		if errs[i] == nil {
+			errs[i] = n.outcome(out[i], confirm.Acked(), reasons[out[i].flight()])
+		}
+	}
+	if ctx.Err() == nil {
+		o.free(n)
+		return
+	}
+	o.calls.Go(func() {
+		for _, confirm := range confirms {
+			confirm.Wait()
+		}
+		n.returned()
+		o.free(n)
+	})
 }
 
-func (o *outlet) outcome(m outgoing, confirm *amqp.DeferredConfirmation) error {
-	reason := o.arrive(m)
+func (n *lane) outcome(m outgoing, stored bool, returned string) error {
 	switch {
-	case confirm.Acked() && reason == "":
+	case stored && returned == "":
 		return nil
-	case confirm.Acked():
-		return m.unrouted(reason)
-	case o.ch.IsClosed():
-		<-o.ctx.Done()
-		return unconfirmed(m, context.Cause(o.ctx))
+	case stored:
+		return m.unrouted(returned)
+	case n.IsClosed():
+		return unconfirmed(m, n.cause())
 	}
 	return fmt.Errorf("the broker refused it for now: the queue %q is full or unavailable", m.key)
 }
@@ -415,13 +404,4 @@ func unconfirmed(m outgoing, cause error) error {
 		return fmt.Errorf("%w: %v", brokers.ErrUnknownOutcome, cause)
 	}
 	return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, cause)
-}
-
-// forget waits for confirms that nobody waits for any more.
-func (o *outlet) forget(out []outgoing, confirms []*amqp.DeferredConfirmation) {
-	for i, confirm := range confirms {
-		<-confirm.Done()
-		o.arrive(out[i])
-	}
-	<-o.slots
 }
