@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"cmp"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,18 +147,12 @@ func fieldSize(field any) int {
 	switch v := field.(type) {
 	case nil:
 		return 1
-	case bool, int8, uint8:
-		return 2
-	case int16, uint16:
-		return 3
-	case int32, uint32, float32:
-		return 5
-	case amqp.Decimal:
-		return 6
 	case string:
 		return 5 + len(v)
 	case []byte:
 		return 5 + len(v)
+	case time.Time:
+		return 9
 	case amqp.Table:
 		return 5 + tableSize(v)
 	case []any:
@@ -167,7 +162,7 @@ func fieldSize(field any) int {
 		}
 		return size
 	}
-	return 9 // int64, float64, time.Time
+	return 1 + binary.Size(field) // numbers, and a decimal with its scale
 }
 
 func fromField(name string, field any) brokers.Header {
@@ -209,7 +204,11 @@ func toField(header brokers.Header) any {
 
 func read(typ, text string) (any, error) {
 	if typ == typeTable || typ == typeArray {
-		return unpair(typ, json.RawMessage(text), deepestField)
+		var value any
+		if err := json.Unmarshal([]byte(text), &value); err != nil {
+			return nil, err
+		}
+		return unpair([]any{typ, value}, deepestField)
 	}
 	if parse := texts[typ]; parse != nil {
 		return parse(text)
@@ -221,20 +220,20 @@ var errType = errors.New("it has no type of AMQP")
 
 // pair is the type of a field and its value within JSON, where the value of a table
 // is an object of such pairs and that of an array a list of them.
-func pair(field any) [2]any {
+func pair(field any) []any {
 	switch v := field.(type) {
 	case amqp.Table:
 		pairs := make(map[string]any, len(v))
 		for name, field := range v {
 			pairs[quoteName(name)] = pair(field)
 		}
-		return [2]any{typeTable, pairs}
+		return []any{typeTable, pairs}
 	case []any:
 		pairs := make([]any, len(v))
 		for i, field := range v {
 			pairs[i] = pair(field)
 		}
-		return [2]any{typeArray, pairs}
+		return []any{typeArray, pairs}
 	}
 	typ, text := describe(field)
 	if typ == "" && !utf8.ValidString(text) {
@@ -243,65 +242,47 @@ func pair(field any) [2]any {
 	if typ == typeBytes || typ == typeRaw {
 		text = base64.StdEncoding.EncodeToString([]byte(text))
 	}
-	return [2]any{typ, text}
+	return []any{typ, text}
 }
 
 // unpair undoes pair.
-func unpair(typ string, raw json.RawMessage, depth int) (any, error) {
-	if depth == 0 {
+func unpair(pair any, depth int) (field any, err error) {
+	parts, _ := pair.([]any)
+	if len(parts) != 2 || depth == 0 {
 		return nil, errType
 	}
-	switch typ {
-	case typeTable:
-		var pairs map[string]typed
-		err := json.Unmarshal(raw, &pairs)
+	typ, isType := parts[0].(string)
+	pairs, isTable := parts[1].(map[string]any)
+	list, isArray := parts[1].([]any)
+	text, isText := parts[1].(string)
+	switch {
+	case !isType || isTable != (typ == typeTable) || isArray != (typ == typeArray):
+		return nil, errType
+	case isTable:
 		table := make(amqp.Table, len(pairs))
-		for name, p := range pairs {
+		for name, pair := range pairs {
 			name, err2 := unquoteName(name)
-			field, err3 := unpair(p.typ, p.value, depth-1)
-			err = cmp.Or(err, err2, err3)
-			table[name] = field
+			field, err3 := unpair(pair, depth-1)
+			table[name], err = field, cmp.Or(err, err2, err3)
 		}
 		return table, err
-	case typeArray:
-		var pairs []typed
-		err := json.Unmarshal(raw, &pairs)
-		array := make([]any, len(pairs))
-		for i, p := range pairs {
-			field, err2 := unpair(p.typ, p.value, depth-1)
-			err = cmp.Or(err, err2)
-			array[i] = field
+	case isArray:
+		array := make([]any, len(list))
+		for i, pair := range list {
+			field, err2 := unpair(pair, depth-1)
+			array[i], err = field, cmp.Or(err, err2)
 		}
 		return array, err
-	}
-	var text string
-	if err := json.Unmarshal(raw, &text); err != nil {
-		return nil, err
-	}
-	if typ != typeBytes && typ != typeRaw {
+	case !isText:
+		return nil, errType
+	case typ != typeBytes && typ != typeRaw:
 		return read(typ, text)
 	}
-	decoded, err := base64.StdEncoding.DecodeString(text)
+	raw, err := base64.StdEncoding.DecodeString(text)
 	if typ == typeRaw {
-		return string(decoded), err
+		return string(raw), err
 	}
-	return decoded, err
-}
-
-// typed is a pair whose value is not read yet.
-type typed struct {
-	typ   string
-	value json.RawMessage
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (t *typed) UnmarshalJSON(text []byte) error {
-	var parts []json.RawMessage
-	if err := json.Unmarshal(text, &parts); err != nil || len(parts) != 2 {
-		return cmp.Or(err, errType)
-	}
-	t.value = parts[1]
-	return json.Unmarshal(parts[0], &t.typ)
+	return raw, err
 }
 
 // nameMark begins the names within JSON that are in base64 because they are
