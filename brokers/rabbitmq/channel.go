@@ -211,39 +211,20 @@ func (in *intake) widens() bool {
 // quiet reports whether all that the broker may send is here.
 func (in *intake) quiet() bool { return in.unacked.Load()-in.stale.Load() >= in.granted.Load() }
 
-// widen gives in the prefetch that it wants, if it still can.
-func (n *session) widen(in *intake) error {
-	c := in.channel
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.widen(in)
-}
-
-// widen is [session.widen]; the caller holds the lock.
-func (c *channel) widen(in *intake) error {
-	if !in.widens() || c.session.isGone(in) {
-		return nil
-	}
-	prefetch := in.wanted.Load()
-	if !in.merges {
-		prefetch = min(prefetch, in.most.Load()-in.unacked.Load())
-	}
-	return c.serve(in, int(prefetch))
-}
-
-// widenAny widens what can be before acks are sent, unless consumers are being
-// changed already; the caller holds the lock.
-func (c *channel) widenAny() {
-	n := c.session
+// widen gives the first consumer that can have it the prefetch that it wants. The
+// caller holds the lock, and steering.
+func (c *channel) widen() error {
 	for _, in := range c.intakes {
-		if !in.widens() || !n.steering.TryLock() {
+		if !in.widens() || c.session.isGone(in) {
 			continue
 		}
-		err := c.widen(in)
-		n.steering.Unlock()
-		n.fail(err)
-		return
+		prefetch := in.wanted.Load()
+		if !in.merges {
+			prefetch = min(prefetch, in.most.Load()-in.unacked.Load())
+		}
+		return c.serve(in, int(prefetch))
 	}
+	return nil
 }
 
 // pump moves what the broker sends into the source's buffer. What it takes
@@ -320,7 +301,12 @@ func (c *channel) ack(entries []*claimed, urgent bool) error {
 // flush sends acks, also those since before old that wait for an earlier delivery;
 // the caller holds the lock.
 func (c *channel) flush(old time.Time) error {
-	c.widenAny()
+	// Before the acks nothing is on its way.
+	if n := c.session; slices.ContainsFunc(c.intakes, (*intake).widens) && n.steering.TryLock() {
+		err := c.widen()
+		n.steering.Unlock()
+		n.fail(err)
+	}
 	multiple, singles := c.tags.flush(old)
 	c.arm()
 	if multiple == 0 && len(singles) == 0 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -168,12 +167,16 @@ func (l *link) find(name string) error {
 	return err
 }
 
-func (l *link) exists(name string) error { return l.request(l.passively(name)) }
+func (l *link) exists(name string) error { return l.request(passively(name, nil)) }
 
-// passively returns a request that fails if the queue does not exist.
-func (l *link) passively(name string) func(*amqp.Channel) error {
+// passively returns a request that fails if the queue does not exist. It sets q,
+// unless that is nil.
+func passively(name string, q *amqp.Queue) func(*amqp.Channel) error {
 	return func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		found, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		if q != nil {
+			*q = found
+		}
 		return err
 	}
 }
@@ -307,20 +310,20 @@ func differenceIn(err error, sent amqp.Table) (name string, value any, ok bool) 
 	if parts == nil {
 		return "", nil, false
 	}
-	name, text := parts[1], parts[3]
-	typ, _ := describe(sent[name])
-	switch typ = cmp.Or(parts[4], typ); {
-	case parts[2] == "none":
-	case typ == "bool":
-		value, err = strconv.ParseBool(text)
-		return name, value, err == nil
-	case typ == "longstr" || typ == "" || typ == "void":
-		value = text
-	default:
-		value, err = strconv.ParseInt(text, 10, 64)
-		return name, value, err == nil
+	name, text, typ := parts[1], parts[3], parts[4]
+	if typ == "" { // that of what was sent
+		typ, _ = describe(sent[name])
 	}
-	return name, value, true
+	switch {
+	case parts[2] == "none":
+		return name, nil, true
+	case typ == "longstr" || typ == "" || typ == "void":
+		return name, text, true
+	case typ != "bool":
+		typ = typeInt64 // the broker has several names for numbers
+	}
+	value, err = read(typ, text)
+	return name, value, err == nil
 }
 
 // request calls try, and repeats it while the queue has no leader.

@@ -27,7 +27,7 @@ func (n *session) cancelled(in *intake) {
 // isGone reports whether the queue of in is deleted, of which the broker is about to
 // tell its consumers. Another consumer would cost the channel.
 func (n *session) isGone(in *intake) bool {
-	return errors.Is(explain(n.try(n.passively(in.queue))), brokers.ErrNotFound)
+	return errors.Is(explain(n.try(passively(in.queue, nil))), brokers.ErrNotFound)
 }
 
 // reconsume consumes again from the queues of ins that are there. The others stay
@@ -61,7 +61,7 @@ func (n *session) find(in *intake, ended, unsure bool) bool {
 	if unsure {
 		found, err = n.lookAgain(f)
 	} else {
-		err = explain(n.try(n.passively(f.queue)))
+		err = explain(n.try(passively(f.queue, nil)))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,10 +77,10 @@ func (n *session) find(in *intake, ended, unsure bool) bool {
 	}
 	switch {
 	case len(found.missing) > 0:
-		s.losses = append(s.losses, fmt.Errorf("the queue %q was deleted: the retries that were in it are lost, and it is declared anew; "+
+		s.failures = append(s.failures, fmt.Errorf("the queue %q was deleted: the retries that were in it are lost, and it is declared anew; "+
 			"retries that came due meanwhile are in the queue %q (%s)", f.queue, s.broker.names.unroutable(), stopped))
 	case ended && f.misses == 0:
-		s.losses = append(s.losses, fmt.Errorf("the broker has ended the consumers of the queue %q, from which the worker receives again: "+
+		s.failures = append(s.failures, fmt.Errorf("the broker has ended the consumers of the queue %q, from which the worker receives again: "+
 			"the queue has moved to another node, or was deleted and made anew; if it was deleted, the messages that were in it are lost", f.queue))
 	}
 	if unsure {
@@ -99,7 +99,7 @@ func (s *source) miss(f *feed, err error) {
 	if f.misses++; f.misses < patience {
 		wait = shortestRest
 	} else {
-		s.losses = append(s.losses, &brokers.TopicError{Topic: f.topic, Err: s.lost(f, err)})
+		s.failures = append(s.failures, &brokers.TopicError{Topic: f.topic, Err: s.lost(f, err)})
 	}
 	f.again = time.Now().Add(wait)
 	time.AfterFunc(wait, s.woken.Wake)

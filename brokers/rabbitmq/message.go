@@ -37,25 +37,23 @@ const (
 	bystandersOrdered = 14
 )
 
-// often reports whether one more lost delivery would count against the message of t.
-// A release of it is therefore done by a copy, whose count begins at zero.
-func (t *token) often() bool {
-	if t.intake.ordered {
-		return t.count >= bystandersOrdered
+// margin is how many lost deliveries of t do not count against its message.
+func (t *token) margin(onTrial bool) int {
+	switch {
+	case onTrial:
+		return bystandersTrial
+	case t.intake.ordered:
+		return bystandersOrdered
 	}
-	return t.count >= bystanders
+	return bystanders
 }
 
+// often reports whether one more lost delivery would count against the message of t.
+// A release of it is therefore done by a copy, whose count begins at zero.
+func (t *token) often() bool { return t.count >= t.margin(false) }
+
 // abandoned is Delivery.Abandoned.
-func (t *token) abandoned(m *brokers.Meta) int {
-	switch {
-	case m.Crashes > 0:
-		return max(0, t.count-bystandersTrial)
-	case t.intake.ordered:
-		return max(0, t.count-bystandersOrdered)
-	}
-	return max(0, t.count-bystanders)
-}
+func (t *token) abandoned(m *brokers.Meta) int { return max(0, t.count-t.margin(m.Crashes > 0)) }
 
 type property struct {
 	name string

@@ -117,9 +117,6 @@ func (n *session) vacate(ins []*intake) {
 // lookAt returns the numbers of ready messages and of consumers of a queue. The
 // broker answers 0 and 0 if its quorum queue does not answer within 250 ms.
 func (n *session) lookAt(queue string) (q amqp.Queue, err error) {
-	err = n.request(func(ch *amqp.Channel) (err error) {
-		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		return err
-	})
+	err = n.request(passively(queue, &q))
 	return q, err
 }

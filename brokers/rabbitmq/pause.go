@@ -71,13 +71,11 @@ func (n *session) buffered(in *intake) (queued, size int) {
 	return queued, size
 }
 
-// removeBuffered takes what it is told to out of the buffers of intakes. The lock of
-// the source is held.
-func (n *session) removeBuffered(ins []*intake, remove func(*token) bool) {
-	for _, in := range ins {
-		in.items = slices.DeleteFunc(in.items, remove)
-	}
-	n.suspects = slices.DeleteFunc(n.suspects, func(t *token) bool { return slices.Contains(ins, t.intake) && remove(t) })
+// removeBuffered takes what it is told to out of the buffer of in. The lock of the
+// source is held.
+func (n *session) removeBuffered(in *intake, remove func(*token) bool) {
+	in.items = slices.DeleteFunc(in.items, remove)
+	n.suspects = slices.DeleteFunc(n.suspects, func(t *token) bool { return t.intake == in && remove(t) })
 }
 
 // isStale reports whether too little of its lease is left for a message that waits
@@ -90,32 +88,27 @@ func (n *session) isStale(in *intake, now time.Time) bool {
 // isIdle reports whether nobody has called Receive for long. mu is held.
 func (s *source) isIdle(now time.Time) bool { return now.Sub(s.taken) > s.caps.Lease/4 }
 
-// takeBack empties the buffers of intakes, for their messages to go back. The broker
-// counts that, before 4.3. So what would look suspicious the next time, or as if it
-// had killed its workers, is given back by a copy, whose count begins at zero.
-func (n *session) takeBack(ins ...*intake) {
+// takeBack empties the buffer of in, for its messages to go back. The broker counts
+// that, before 4.3. So what would look suspicious the next time, or as if it had
+// killed its workers, is given back by a copy, whose count begins at zero.
+func (n *session) takeBack(in *intake) {
 	s := n.source
-	if len(ins) == 0 {
-		return
-	}
 	s.mu.Lock()
-	for _, in := range ins {
-		in.start = firstPrefetch
-		if len(in.items) > 0 {
-			in.start = max(scout, 2*in.taken) // whoever probes a topic takes one
-		}
+	in.start = firstPrefetch
+	if len(in.items) > 0 {
+		in.start = max(scout, 2*in.taken) // whoever probes a topic takes one
 	}
 	s.mu.Unlock()
 	if s.broker.publisher.blocked() == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
-		n.renew(ctx, ins, (*token).renewable)
+		n.renew(ctx, in)
 		cancel()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n.removeBuffered(ins, func(t *token) bool {
+	n.removeBuffered(in, func(t *token) bool {
 		if t.lose() {
-			t.intake.spilled = append(t.intake.spilled, t)
+			in.spilled = append(in.spilled, t)
 		}
 		return true
 	})
@@ -124,19 +117,18 @@ func (n *session) takeBack(ins ...*intake) {
 // renewable reports whether a message of a buffer that goes back is given back by a
 // copy.
 func (t *token) renewable() bool {
-	return t.often() || !t.intake.ordered && t.count == suspicious-1
+	return t.often() || t.intake.deleted.Load() || !t.intake.ordered && t.count == suspicious-1
 }
 
-// renew gives back by a copy what waits in the buffers of intakes and has been given
-// back often: giving it back as the others would be counted against it. What
-// cannot be copied goes back into its buffer.
-func (n *session) renew(ctx context.Context, ins []*intake, often func(*token) bool) {
+// renew gives back by a copy the messages in the buffer of in for which being given
+// back as the others would count. What cannot be copied goes back into the buffer.
+func (n *session) renew(ctx context.Context, in *intake) {
 	var releases []brokers.Settlement
 	var taken []*token
 	s, now := n.source, time.Now()
 	s.mu.Lock()
-	n.removeBuffered(ins, func(t *token) bool {
-		if !often(t) {
+	n.removeBuffered(in, func(t *token) bool {
+		if !t.renewable() {
 			return false
 		}
 		t.renews = true
@@ -151,7 +143,7 @@ func (n *session) renew(ctx context.Context, ins []*intake, often func(*token) b
 	for _, t := range slices.Backward(taken) {
 		if t.state.Load() == held {
 			t.renews = false
-			t.intake.items = slices.Insert(t.intake.items, 0, t)
+			in.items = slices.Insert(in.items, 0, t)
 		}
 	}
 }

@@ -75,11 +75,9 @@ type intake struct {
 	careful time.Time   // until when the prefetch does not grow
 	start   int         // where prefetching begins
 	spilled []*token    // deliveries that found no room
-	parked  bool        // there is no consumer, unless it lingers
-	lingers bool        // it has no more room than what is still being worked on takes
-	looked  time.Time   // when that was last so
+	parked  bool        // there is no consumer, or one for the messages that the worker still handles
 	ended   bool        // the broker has ended the consumer
-	spills  atomic.Bool // deliveries find no room, until the consumer has ended
+	spills  atomic.Bool // deliveries find no room, until the next consumer starts
 }
 
 const (
@@ -220,7 +218,6 @@ const (
 	nothing change = iota
 	starting
 	widening // a larger prefetch
-	spilling // it ends, as deliveries find no room
 	parking  // it ends, and its buffer goes back
 )
 
@@ -228,53 +225,44 @@ const (
 // again. The lock of the source is held.
 func (n *session) next(in *intake, now time.Time) (what change, again time.Time) {
 	f, s := in.feed, n.source
-	grace, stale := s.broker.grace, n.isStale(in, now)
+	consumes, stale := in.granted.Load() > 0, n.isStale(in, now)
 	if in.ordered && stale {
 		in.spills.Store(true)
 	}
 	switch {
-	case in.ended && now.Before(f.again):
-		return nothing, f.again
 	case in.ended:
-		return starting, again
-	case n.ends(in) && !in.isParked():
-		return spilling, again
-	case in.parked && f.paused.IsZero() && !s.isIdle(now):
-		if in.spills.Load() && n.isFull(in, s.share()/2) || now.Before(f.again) {
+		what, again = starting, f.again
+	case consumes && in.spills.Load():
+		if in.ordered && n.isBusy(in) { // its channel ends when the worker has settled all but the buffer
 			return nothing, again
 		}
-		return starting, again
-	case in.isParked():
-		return nothing, again
-	case in.parked: // it lingers
-		if now.Sub(in.looked) >= grace && n.isBusy(in) {
-			in.looked = now
+		what = parking
+	case in.parked && f.paused.IsZero() && !s.isIdle(now):
+		what, again = starting, f.again
+	case in.parked:
+		if !consumes {
+			return nothing, again
 		}
-		again = in.looked.Add(grace)
+		if what = parking; n.isBusy(in) {
+			again = now.Add(s.broker.grace)
+		}
 	case in.ordered:
 		// It keeps its consumer until its buffer is stale: the buffer goes back as a
 		// whole, and the broker counts a delivery for each message. The prefetch
 		// before the first return bounds that cost.
 	case !f.paused.IsZero():
-		again = f.paused.Add(grace)
+		what, again = parking, f.paused.Add(s.broker.grace)
 	case stale:
-		again = now
+		what = parking
 	}
-	switch {
-	case again.IsZero() && in.widens():
-		return widening, again
-	case again.IsZero() || now.Before(again):
-		return nothing, again
+	if what == nothing && in.widens() {
+		what = widening
 	}
-	return parking, again
+	if now.Before(again) {
+		what = nothing
+	}
+	return what, again
 }
-
-// isParked reports whether in has no consumer at all.
-func (in *intake) isParked() bool { return in.parked && !in.lingers }
-
-// ends reports whether in spills and its consumer may end: that of an ordered intake
-// only when the worker has settled all but the buffer.
-func (n *session) ends(in *intake) bool { return in.spills.Load() && (!in.ordered || !n.isBusy(in)) }
 
 // isBusy reports whether the worker has taken messages of in that are not settled.
 func (n *session) isBusy(in *intake) bool {
@@ -323,12 +311,15 @@ func (n *session) adjust(now time.Time, every time.Duration) (wait time.Duration
 	}
 	todo, again := n.plan(now)
 	for _, in := range todo[widening] {
-		if err = n.widen(in); err != nil {
+		in.channel.mu.Lock()
+		err = in.channel.widen()
+		in.channel.mu.Unlock()
+		if err != nil {
 			return every, err
 		}
 	}
 	// The consumers end first, or the broker might deliver here again what goes back.
-	if err = n.stop(todo[spilling], todo[parking]); err != nil {
+	if err = n.stop(todo[parking]); err != nil {
 		return every, err
 	}
 	n.giveBack(back)
@@ -361,9 +352,9 @@ func (n *session) plan(now time.Time) (todo map[change][]*intake, first time.Tim
 		todo[what] = append(todo[what], in)
 		switch what {
 		case starting:
-			in.parked, in.lingers, in.taken = false, false, 0
+			in.parked, in.taken = false, 0
 			in.spills.Store(false)
-		case spilling, parking:
+		case parking:
 			in.parked = true
 		}
 	}
@@ -379,15 +370,15 @@ func (n *session) isCalm(now time.Time) bool {
 	})
 }
 
-// stop ends the consumers of intakes that spill, and of intakes that are parked. The
-// buffers of the latter go back. If their consumers went on, the broker would send
-// messages that go back unused, and count each of them. All unsettled messages of an
-// ordered intake go back with its channel.
-func (n *session) stop(spilling, parking []*intake) error {
-	ins := slices.Concat(spilling, parking)
-	if len(ins) == 0 {
-		return nil
-	}
+// stop ends the consumers of intakes, and their buffers go back: all unsettled
+// messages of an ordered intake with its channel. If a consumer went on, the broker
+// would send messages that go back unused, and count each of them.
+//
+// If the worker still handles messages, the consumer goes on with a prefetch for these
+// alone. Quorum queues give back what a consumer has when its node is lost, but not
+// what one has that has ended: that would stay unacked, and be nobody's, until the
+// leader of the queue changes.
+func (n *session) stop(ins []*intake) error {
 	for _, in := range ins {
 		if in.ordered {
 			n.takeBack(in)
@@ -395,37 +386,22 @@ func (n *session) stop(spilling, parking []*intake) error {
 		if err := n.leave(in, in.ordered); err != nil {
 			return err
 		}
+		if !in.ordered {
+			n.takeBack(in)
+		}
 	}
 	n.vacate(ins)
-	n.takeBack(parking...)
-	var back []*token
-	n.source.mu.Lock()
-	for _, in := range ins {
-		back = append(back, in.spilled...)
-		in.spilled = nil
-	}
-	n.source.mu.Unlock()
-	n.giveBack(back)
-	return n.linger(ins)
-}
-
-// linger has the consumers of parked intakes go on, with no more room than what is
-// still being worked on takes, until that is settled. Quorum queues give back what a
-// consumer has when its node is lost, but not what one has that has ended: that would
-// stay unacked, and be nobody's, until the leader of the queue changes.
-func (n *session) linger(ins []*intake) error {
 	for _, in := range ins {
 		n.source.mu.Lock()
-		lingers := in.merges && !in.ordered && !in.spills.Load() && !in.ended && in.unacked.Load() > 0
+		back, ended := in.spilled, in.ended || in.spills.Load()
+		in.spilled = nil
 		n.source.mu.Unlock()
-		if lingers {
-			if err := n.serve(in, int(in.unacked.Load())); err != nil {
+		n.giveBack(back)
+		if out := int(in.out.Load()); out > 0 && in.merges && !in.ordered && !ended {
+			if err := n.serve(in, out); err != nil {
 				return err
 			}
 		}
-		n.source.mu.Lock()
-		in.lingers, in.looked = lingers, time.Now()
-		n.source.mu.Unlock()
 	}
 	return nil
 }

@@ -36,8 +36,7 @@ type source struct {
 	mu         sync.Mutex
 	session    *session // nil before the first and between two
 	connecting bool
-	failure    error        // of the last attempt to connect, not yet reported
-	losses     []error      // of queues, not yet reported
+	failures   []error      // of attempts to connect and of queues, not yet reported
 	denials    int          // attempts in a row that only an operator could cure
 	begun      time.Time    // when the session did; zero until Open has made sure of the topology
 	brief      int          // sessions in a row that ended soon
@@ -181,10 +180,9 @@ func (s *source) adopt(n *session, err error) error {
 	case closed:
 		err = brokers.ErrClosed
 	case err != nil:
-		s.failure = s.judge(err)
+		s.failures = append(s.failures, fmt.Errorf("receive from %q: %w", s.sub.Topics, s.judge(err)))
 	default:
-		s.session, s.failure, s.denials = n, nil, 0
-		s.begun = time.Now()
+		s.session, s.begun, s.denials = n, time.Now(), 0
 		s.steer() // what is paused may be about to be parked
 	}
 	s.mu.Unlock()
@@ -223,8 +221,8 @@ func (s *source) push(t *token) {
 	if in.spills.Load() || size > smallBody && n.isFull(in, s.share()-size) {
 		// Messages have become too large for what was granted. What is on its way is
 		// dropped, too, be there room, or it would overtake that, and all of it is
-		// given back together. When half of its share of the buffer is free,
-		// prefetching begins anew, with what there is room for.
+		// given back together with the buffer. Prefetching begins anew, with what
+		// there is room for.
 		if t.lose() {
 			in.spilled = append(in.spilled, t)
 		}
@@ -305,14 +303,9 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	if s.session != nil && s.session.ctx.Err() != nil {
 		s.drop()
 	}
-	if s.failure != nil {
-		err := s.failure
-		s.failure = nil
-		return nil, fmt.Errorf("rabbitmq: receive from %q: %w", s.sub.Topics, err)
-	}
-	if len(s.losses) > 0 {
-		err := s.losses[0]
-		s.losses = s.losses[1:]
+	if len(s.failures) > 0 {
+		err := s.failures[0]
+		s.failures = s.failures[1:]
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
 	if s.session == nil {
@@ -417,7 +410,9 @@ func (s *source) Close(ctx context.Context) error {
 	n := s.session
 	s.mu.Unlock()
 	if n != nil { // if that fails, they are given back as the others are
-		n.renew(ctx, n.intakes, func(t *token) bool { return t.often() || t.intake.deleted.Load() })
+		for _, in := range n.intakes {
+			n.renew(ctx, in)
+		}
 	}
 	s.mu.Lock()
 	n = s.session
