@@ -30,7 +30,7 @@ func (b *Broker) Topology(subs ...brokers.Subscription) (string, error) {
 		all[list] = append(all[list], of)
 	}
 	for _, sub := range subs {
-		if err := b.names.check(sub, b.names.longest(sub)); err != nil {
+		if err := b.names.check(sub); err != nil {
 			return "", fmt.Errorf("rabbitmq: topology of %q: %w", sub.Topics, err)
 		}
 		t := b.names.plan(sub, planDelays(sub.MaxDelay))

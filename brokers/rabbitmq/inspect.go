@@ -37,7 +37,7 @@ func (b *Broker) Inspect(ctx context.Context, sub brokers.Subscription) ([]inspe
 }
 
 func (b *Broker) inspect(ctx context.Context, sub brokers.Subscription) (found []inspect.Finding, err error) {
-	if err := b.names.check(sub, b.names.longestTopic()); err != nil {
+	if err := b.names.check(sub); err != nil {
 		return nil, err
 	}
 	err = b.bounded(ctx, "inspection", func(l *link) error {

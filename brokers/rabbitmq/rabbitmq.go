@@ -228,7 +228,7 @@ func (b *Broker) Open(ctx context.Context, sub brokers.Subscription) (brokers.So
 }
 
 func (b *Broker) open(ctx context.Context, sub brokers.Subscription) (*source, error) {
-	if err := b.names.check(sub, b.names.longest(sub)); err != nil {
+	if err := b.names.check(sub); err != nil {
 		return nil, err
 	}
 	s := newSource(b, sub)
@@ -257,7 +257,7 @@ func (b *Broker) Declare(ctx context.Context, topics ...string) error {
 }
 
 func (b *Broker) declare(ctx context.Context, topics []string) error {
-	if err := b.names.check(brokers.Subscription{Topics: topics}, b.names.longestTopic()); err != nil {
+	if err := b.names.check(brokers.Subscription{Topics: topics, MaxAttempts: 1}); err != nil {
 		return err
 	}
 	var t topology

@@ -63,20 +63,13 @@ func (n names) copies() string { return n.prefix + ".copy.v1" }
 // what the broker itself gives up.
 func (n names) dead() string { return n.prefix + ".dead.v1" }
 
-// longestTopic is the length of the longest name that leaves room for that of the
-// queue of retries.
-func (n names) longestTopic() int { return longestName - len(n.retry("")) }
-
-// longest is the length of the longest name that a topic of sub may have.
-func (n names) longest(sub brokers.Subscription) int {
-	if sub.ReadOnly() {
-		return longestName
+// check says what is wrong with a subscription. Its topics leave room for the names of
+// their queues of retries.
+func (n names) check(sub brokers.Subscription) error {
+	longest := longestName
+	if !sub.ReadOnly() {
+		longest -= len(n.retry(""))
 	}
-	return n.longestTopic()
-}
-
-// check says what is wrong with a subscription whose topics may be so long.
-func (n names) check(sub brokers.Subscription, longest int) error {
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf(format+": %w", append(args, brokers.ErrMisconfigured)...))
