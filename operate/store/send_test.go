@@ -241,7 +241,11 @@ func TestReceipts(t *testing.T) {
 		gives(t, int64(1))(s.Expire(t.Context(), noon, l.Job, noon.Add(2*time.Hour)))
 		again := running(t, s, 0)
 		queue(t, s, again, 1)
-		sent(t, s, again, claim(t, s, again, 1)[0].ID)
+		claimed = claim(t, s, again, 1)
+		if len(claimed) != 1 {
+			t.Fatalf("claimed %d letters, want letter 1 again", len(claimed))
+		}
+		sent(t, s, again, claimed[0].ID)
 		say(0, token, "failed", "dead") // of the send before
 		wantState(t, s, 1, store.StateSent)
 	})
