@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -22,17 +21,14 @@ const stopped = "https://github.com/redrive-go/redrive/blob/main/docs/how-to/use
 // What tells errors apart that have one code is the broker's English, and what it says
 // of a difference is all that AMQP shows of a queue that exists.
 const (
-	saysLogin     = "Login was refused"
-	saysLimit     = "limit" // of connections or channels
-	saysDown      = "is down"
-	saysNoLeader  = "is down or inaccessible"
-	saysStream    = "of queue type rabbit_stream_queue"
-	saysUnequal   = "inequivalent arg"
-	saysInvalid   = "invalid arg '"
-	saysTooLarge  = "message size %d is larger than "
-	saysExchange  = "exchange '%s' in vhost"
-	saysTLS       = "remote error: tls: " // our own library's, of what the broker has against our certificate
-	defaultByName = "amq.default"
+	saysLogin    = "Login was refused"
+	saysLimit    = "limit" // of connections or channels
+	saysDown     = "is down"
+	saysNoLeader = "is down or inaccessible"
+	saysStream   = "of queue type rabbit_stream_queue"
+	saysUnequal  = "inequivalent arg"
+	saysInvalid  = "invalid arg '"
+	saysTLS      = "remote error: tls: " // our own library's, of what the broker has against our certificate
 )
 
 // saysDifferent has the name of an argument, and what it is: none, 'VALUE' if it has
@@ -104,19 +100,4 @@ func isTLS(err error) bool {
 	_, ours := errors.AsType[*tls.CertificateVerificationError](err)
 	_, none := errors.AsType[tls.RecordHeaderError](err)
 	return ours || none || strings.Contains(err.Error(), saysTLS)
-}
-
-// tooLarge reports whether err is how the broker refuses a body of size bytes:
-// it closes the channel, and with it fails whatever else is on its way there.
-func tooLarge(err error, size int) bool {
-	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, fmt.Sprintf(saysTooLarge, size))
-}
-
-// deniesExchange reports whether err is how the broker refuses what is
-// published to an exchange: there is none, or the user may not write to it.
-func deniesExchange(err error, exchange string) bool {
-	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
-		strings.Contains(e.Reason, fmt.Sprintf(saysExchange, cmp.Or(exchange, defaultByName)))
 }

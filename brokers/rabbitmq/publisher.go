@@ -164,10 +164,24 @@ func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []err
 	}
 	confirms, err := o.send(n, out)
 	for i := len(confirms); i < len(out); i++ {
-		errs[i] = unconfirmed(out[i], err)
+		errs[i] = unconfirmed(err)
 	}
 	o.await(ctx, p.broker.options.ConfirmTimeout, n, out[:len(confirms)], confirms, errs)
 	p.broker.restore(o, out, errs)
+	if !n.IsClosed() || o.conn.IsClosed() {
+		return nil
+	}
+	for i, err := range errs { // the broker closed the channel for one of the messages
+		switch {
+		case !errors.Is(err, brokers.ErrUnknownOutcome):
+		case len(out) == 1:
+			errs[i] = refused(n.cause())
+		default:
+			if err := p.publishChunk(ctx, out[i:i+1], errs[i:i+1]); err != nil {
+				errs[i] = unconfirmed(err)
+			}
+		}
+	}
 	return nil
 }
 
@@ -373,7 +387,7 @@ func (n *lane) outcome(m outgoing, stored bool, returned string) error {
 	case stored:
 		return m.unrouted(returned)
 	case n.IsClosed():
-		return unconfirmed(m, n.cause())
+		return unconfirmed(n.cause())
 	}
 	return fmt.Errorf("the broker refused it for now: the queue %q is full or unavailable", m.key)
 }
@@ -390,18 +404,20 @@ func (m outgoing) unrouted(reason string) error {
 	return fmt.Errorf("%w (%s): %w: %s", errUnrouted, reason, brokers.ErrNotFound, fix)
 }
 
-// unconfirmed is the error of m when the channel or the connection ended with cause
-// before its confirm. When the broker closed the channel for m, it has not
-// stored it. Of all else that was on its way the outcome is unknown, and cause
-// is no fault of theirs.
-func unconfirmed(m outgoing, cause error) error {
-	switch {
-	case tooLarge(cause, len(m.message.Body)):
-		return fmt.Errorf("%w: set Options.MessageLimit to the broker's limit: %w", brokers.ErrRefused, cause)
-	case deniesExchange(cause, m.exchange):
-		return cause
-	case errors.Is(cause, brokers.ErrMisconfigured):
+// unconfirmed is the error of a message whose channel or connection ended with cause
+// before its confirm, which may be no fault of the message.
+func unconfirmed(cause error) error {
+	if errors.Is(cause, brokers.ErrMisconfigured) {
 		return fmt.Errorf("%w: %v", brokers.ErrUnknownOutcome, cause)
 	}
 	return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, cause)
+}
+
+// refused is the error of a message if the channel ended with cause that had no other
+// one: the broker has not stored it.
+func refused(cause error) error {
+	if e, ok := errors.AsType[*amqp.Error](cause); ok && e.Code == amqp.PreconditionFailed {
+		return fmt.Errorf("%w: if it is too large, set Options.MessageLimit to the broker's limit: %w", brokers.ErrRefused, cause)
+	}
+	return cause
 }

@@ -127,23 +127,19 @@ func endedLink() *link {
 	return &link{ctx: ctx}
 }
 
-// What has no confirm when the channel ends is not lost by a fault of another
-// message.
+// What has no confirm when a channel ends is not lost by a fault of its own, unless
+// it was alone there.
 func TestUnconfirmed(t *testing.T) {
-	m := outgoing{exchange: "redrive.delay.v2.250", message: amqp.Publishing{Body: make([]byte, 200)}}
-	for name, tt := range map[string]struct {
-		cause error
-		want  error
-		not   error
-	}{
-		"lost":               {errUnreachable, brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
-		"another's fault":    {explain(&amqp.Error{Code: 404, Reason: "NOT_FOUND - no exchange 'other' in vhost '/'"}), brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
-		"its own":            {explain(&amqp.Error{Code: 404, Reason: "NOT_FOUND - no exchange 'redrive.delay.v2.250' in vhost '/'"}), brokers.ErrMisconfigured, brokers.ErrUnknownOutcome},
-		"its own size":       {&amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - message size 200 is larger than configured max size 100"}, brokers.ErrRefused, brokers.ErrUnknownOutcome},
-		"the size of others": {&amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - message size 300 is larger than configured max size 100"}, brokers.ErrUnknownOutcome, brokers.ErrRefused},
+	missing := explain(&amqp.Error{Code: amqp.NotFound, Reason: "NOT_FOUND - no exchange 'redrive.delay.v2.250' in vhost '/'"})
+	tooLarge := explain(&amqp.Error{Code: amqp.PreconditionFailed, Reason: "PRECONDITION_FAILED - message size 200 is larger than configured max size 100"})
+	for name, tt := range map[string]struct{ err, want, not error }{
+		"lost":            {unconfirmed(errUnreachable), brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
+		"another's fault": {unconfirmed(missing), brokers.ErrUnknownOutcome, brokers.ErrMisconfigured},
+		"its own":         {refused(missing), brokers.ErrMisconfigured, brokers.ErrUnknownOutcome},
+		"its own size":    {refused(tooLarge), brokers.ErrRefused, brokers.ErrUnknownOutcome},
 	} {
-		if err := unconfirmed(m, tt.cause); !errors.Is(err, tt.want) || errors.Is(err, tt.not) {
-			t.Errorf("%s: %v, want %v and not %v", name, err, tt.want, tt.not)
+		if !errors.Is(tt.err, tt.want) || errors.Is(tt.err, tt.not) {
+			t.Errorf("%s: %v, want %v and not %v", name, tt.err, tt.want, tt.not)
 		}
 	}
 }
