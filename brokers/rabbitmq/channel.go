@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,8 +72,7 @@ func (n *session) channelOf(in *intake) (*channel, error) {
 		c.later = time.AfterFunc(time.Hour, c.flushLater)
 		c.later.Stop()
 		closed := c.ch.NotifyClose(make(chan *amqp.Error, 1))
-		cancelled := c.ch.NotifyCancel(make(chan string, 1))
-		n.work.Go(func() { c.watch(closed, cancelled) })
+		n.work.Go(func() { c.watch(closed) })
 		n.mu.Lock()
 		n.channels[key] = c
 		n.mu.Unlock()
@@ -83,30 +81,17 @@ func (n *session) channelOf(in *intake) (*channel, error) {
 	return c, nil
 }
 
-// watch ends the session when the broker closes the channel. If the broker ends
-// a consumer, as it does when a queue is deleted, watch marks its intake.
-func (c *channel) watch(closed <-chan *amqp.Error, cancelled <-chan string) {
+// watch ends the session when the broker closes the channel.
+func (c *channel) watch(closed <-chan *amqp.Error) {
+	err := <-closed
+	if c.ended.Load() { // by shut
+		return
+	}
 	n := c.session
-	for open := true; open; { // the library blocks until the end of a consumer is read
-		select {
-		case err := <-closed:
-			open = false
-			switch {
-			case c.ended.Load(): // by shut
-				return
-			case err != nil:
-				n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
-			default:
-				n.end(errors.New("the channel is closed"))
-			}
-		case tag, ok := <-cancelled:
-			number, _, _ := strings.Cut(tag, ".")
-			if i, err := strconv.Atoi(number); ok && err == nil && i < len(n.intakes) {
-				n.cancelled(n.intakes[i])
-			} else {
-				cancelled = nil
-			}
-		}
+	if err != nil {
+		n.end(fmt.Errorf("the broker closed the channel: %w", explain(err)))
+	} else {
+		n.end(errors.New("the channel is closed"))
 	}
 	n.source.woken.Wake()
 }
@@ -228,7 +213,8 @@ func (c *channel) widen() error {
 }
 
 // pump moves what the broker sends into the source's buffer. What it takes
-// after the end of the session nobody will ever see.
+// after the end of the session nobody will ever see. If the broker ends the consumer,
+// as it does when a queue is deleted, pump marks the intake.
 func (c *channel) pump(in *intake, deliveries <-chan amqp.Delivery) {
 	n := c.session
 	for d := range deliveries {
@@ -243,6 +229,9 @@ func (c *channel) pump(in *intake, deliveries <-chan amqp.Delivery) {
 		in.note(len(d.Body))
 		n.hold(t)
 		n.source.push(t)
+	}
+	if in.granted.Load() > 0 && !c.ch.IsClosed() {
+		n.cancelled(in)
 	}
 }
 
@@ -358,6 +347,7 @@ func (c *channel) finish() {
 	if !c.ended.Load() && c.session.ctx.Err() == nil {
 		release := c.session.guard()
 		for _, in := range c.intakes {
+			in.granted.Store(0)
 			if !c.ordered {
 				c.ch.Cancel(in.tag, true)
 			}

@@ -260,10 +260,9 @@ func (l *link) end(cause error) {
 // close ends the connection within ctx, and waits for its goroutines.
 func (l *link) close(ctx context.Context, cause error) {
 	l.cancel(cause)
-	stop := context.AfterFunc(ctx, func() { l.wire.Close() })
-	defer stop()
-	guard := time.AfterFunc(l.limit, func() { l.wire.Close() })
-	defer guard.Stop()
+	ctx, cancel := context.WithTimeout(ctx, l.limit)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { l.wire.Close() })()
 	l.conn.Close()
 	l.wire.Close()
 	l.work.Wait()

@@ -28,8 +28,8 @@ const (
 type publisher struct {
 	broker *Broker
 	turn   chan struct{} // taken while connecting
+	outlet atomic.Pointer[outlet]
 	mu     sync.Mutex
-	outlet *outlet
 	closed bool
 	calls  sync.WaitGroup
 }
@@ -177,6 +177,7 @@ func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []err
 		case len(out) == 1:
 			errs[i] = refused(n.cause())
 		default:
+			errs[i] = nil
 			if err := p.publishChunk(ctx, out[i:i+1], errs[i:i+1]); err != nil {
 				errs[i] = unconfirmed(err)
 			}
@@ -206,7 +207,7 @@ func (p *publisher) connected(ctx context.Context) (*outlet, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if o := p.current(); o != nil {
+	if o := p.outlet.Load(); o != nil {
 		if o.ctx.Err() == nil {
 			return o, nil
 		}
@@ -217,21 +218,13 @@ func (p *publisher) connected(ctx context.Context) (*outlet, error) {
 		return nil, err
 	}
 	o := &outlet{link: l, calls: &p.calls, lanes: make(chan *lane, chunks)}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.outlet = o
+	p.outlet.Store(o)
 	return o, nil
-}
-
-func (p *publisher) current() *outlet {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.outlet
 }
 
 // blocked returns nil, or what is closed when publishing is possible again.
 func (p *publisher) blocked() <-chan struct{} {
-	if o := p.current(); o != nil {
+	if o := p.outlet.Load(); o != nil {
 		return o.blocked.wait()
 	}
 	return nil
@@ -240,14 +233,13 @@ func (p *publisher) blocked() <-chan struct{} {
 func (p *publisher) close(ctx context.Context) {
 	p.mu.Lock()
 	p.closed = true
-	o := p.outlet
 	p.mu.Unlock()
-	if o != nil {
+	if o := p.outlet.Load(); o != nil {
 		stop := context.AfterFunc(ctx, func() { o.end(brokers.ErrClosed) })
 		defer stop()
 	}
 	p.calls.Wait()
-	if o = p.current(); o != nil {
+	if o := p.outlet.Load(); o != nil {
 		o.close(ctx, brokers.ErrClosed)
 	}
 }

@@ -136,90 +136,75 @@ func sized(b []byte) []byte {
 // cutTable cuts the payload of a frame of headers around the table in it, whose
 // length belongs to none of the parts.
 func cutTable(payload []byte) (before, table, after []byte, ok bool) {
-	if len(payload) < fixedPart+2 {
-		return nil, nil, nil, false
-	}
-	flags := binary.BigEndian.Uint16(payload[fixedPart:])
-	rest := payload[fixedPart+2:]
-	for _, flag := range []uint16{flagContentType, flagContentEncoding} {
-		if flags&flag == 0 {
-			continue
-		}
-		if rest, ok = skipShort(rest); !ok {
-			return nil, nil, nil, false
+	c := cursor{rest: payload}
+	c.take(fixedPart)
+	flags := c.number(2)
+	for _, flag := range []uint64{flagContentType, flagContentEncoding} {
+		if flags&flag != 0 {
+			c.sized(1)
 		}
 	}
-	if flags&flagHeaders == 0 {
-		return nil, nil, nil, false
-	}
-	before = payload[:len(payload)-len(rest)]
-	table, after, ok = cutLong(rest)
-	return before, table, after, ok
+	before = payload[:len(payload)-len(c.rest)]
+	table = c.sized(4)
+	return before, table, c.rest, !c.failed && flags&flagHeaders != 0
 }
 
-func skipShort(b []byte) (rest []byte, ok bool) {
-	if len(b) == 0 || len(b) < 1+int(b[0]) {
-		return nil, false
-	}
-	return b[1+int(b[0]):], true
+// cursor reads on in a part of a frame. It reads nothing more when something was
+// missing.
+type cursor struct {
+	rest   []byte
+	failed bool
 }
 
-func cutLong(b []byte) (value, rest []byte, ok bool) {
-	if len(b) < 4 {
-		return nil, nil, false
+func (c *cursor) take(n uint64) (taken []byte) {
+	if n > uint64(len(c.rest)) {
+		c.rest, c.failed = nil, true
+		return nil
 	}
-	n := uint64(binary.BigEndian.Uint32(b))
-	if uint64(len(b)-4) < n {
-		return nil, nil, false
-	}
-	return b[4 : 4+n], b[4+n:], true
+	taken, c.rest = c.rest[:n], c.rest[n:]
+	return taken
 }
+
+// number takes a number of so many bytes.
+func (c *cursor) number(bytes uint64) (n uint64) {
+	for _, b := range c.take(bytes) {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+// sized takes what has its length before it, of so many bytes.
+func (c *cursor) sized(bytes uint64) []byte { return c.take(c.number(bytes)) }
 
 // readable reports whether the library takes the fields of a table, or of an array,
 // which have no names. It is stricter where names are repeated.
 func readable(b []byte, named bool, depth int) bool {
-	for n := 0; len(b) > 0; n++ {
-		ok := n < mostFields
-		if ok && named {
-			b, ok = skipShort(b)
+	c := cursor{rest: b, failed: depth > deepestField}
+	for n := 0; len(c.rest) > 0 && !c.failed; n++ {
+		c.failed = n == mostFields
+		if named {
+			c.sized(1)
 		}
-		if ok {
-			b, ok = skipField(b, depth)
-		}
-		if !ok {
-			return false
-		}
+		c.field(depth)
 	}
-	return depth <= deepestField
+	return !c.failed
 }
 
-// skipField skips a value with its type.
-func skipField(b []byte, depth int) (rest []byte, ok bool) {
-	if len(b) == 0 || depth > deepestField {
-		return nil, false
+// fieldSizes are those of values, by type. Of the others the length is before them.
+var fieldSizes = map[byte]uint64{
+	'V': 0, 't': 1, 'B': 1, 'b': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'f': 4, 'D': 5, 'l': 8, 'd': 8, 'T': 8,
+}
+
+// field takes a value with its type.
+func (c *cursor) field(depth int) {
+	typ := byte(c.number(1))
+	size, fixed := fieldSizes[typ]
+	switch {
+	case fixed:
+		c.take(size)
+	case typ == 'S' || typ == 'x':
+		c.sized(4)
+	case (typ != 'A' && typ != 'F') || !readable(c.sized(4), typ == 'F', depth+1):
+		c.failed = true
 	}
-	typ, b := b[0], b[1:]
-	size := 0
-	switch typ {
-	case 'V':
-	case 't', 'B', 'b':
-		size = 1
-	case 's', 'u':
-		size = 2
-	case 'I', 'i', 'f':
-		size = 4
-	case 'D':
-		size = 5
-	case 'l', 'd', 'T':
-		size = 8
-	case 'S', 'x', 'A', 'F':
-		value, rest, ok := cutLong(b)
-		return rest, ok && (typ == 'S' || typ == 'x' || readable(value, typ == 'F', depth+1))
-	default:
-		return nil, false
-	}
-	if len(b) < size {
-		return nil, false
-	}
-	return b[size:], true
 }
