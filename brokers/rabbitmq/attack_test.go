@@ -384,6 +384,7 @@ func TestAttackLargeMessagesOfAPausedTopic(t *testing.T) {
 		w.number(w.topic, 0, 40) // which have more prefetched
 		w.settleAll(w.receive(40))
 		fill(w.topic)
+		w.receive(2) // which are held, so that more than one is prefetched
 		w.await("some of them are buffered", func() bool { return rabbitmq.Buffered(w.source) > size })
 		w.source.Pause(w.topic)
 		fill(other)

@@ -155,12 +155,12 @@
 // dead-letter at least once.
 //
 // Each queue has one consumer. Its prefetch begins at one, so that a message which
-// kills its workers is charged alone, goes on to 32 when that is taken, unless it has
-// been lost several times or connections are brief, and doubles when a worker uses up
-// what it is sent: up to Subscription.InFlight, and to 4000 if the worker is fast. A
-// larger prefetch takes another consumer, at a moment when nothing is on its way to
-// the one before. Of a queue with a single active consumer, and for a subscription
-// that only reads, it is Subscription.InFlight from the start.
+// kills its workers is charged alone, and doubles when a worker uses up what it is
+// sent, unless that has been lost several times or connections are brief: up to
+// Subscription.InFlight, and to 4000 if the worker is fast. A larger prefetch takes
+// another consumer, at a moment when nothing is on its way to the one before. Of a
+// queue with a single active consumer, and for a subscription that only reads, it is
+// Subscription.InFlight from the start.
 //
 // An ack waits at most 40 ms for those of earlier deliveries, and then goes alone.
 //

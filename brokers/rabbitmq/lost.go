@@ -30,10 +30,9 @@ func (n *session) isGone(in *intake) bool {
 	return errors.Is(explain(n.try(passively(in.queue, nil))), brokers.ErrNotFound)
 }
 
-// reconsume consumes again from the queues of ins that are there. The others stay
-// parked until it is time to look again.
-func (n *session) reconsume(ins []*intake) error {
-	var found []*intake
+// consume consumes from the queues of ins that are there. The others stay parked until
+// it is time to look again.
+func (n *session) consume(ins []*intake) error {
 	for _, in := range ins {
 		n.source.mu.Lock()
 		ended, unsure := in.ended, in.feed.unsure
@@ -44,11 +43,18 @@ func (n *session) reconsume(ins []*intake) error {
 				return err
 			}
 		}
-		if n.find(in, ended, unsure) {
-			found = append(found, in)
+		if !n.find(in, ended, unsure) {
+			continue
+		}
+		prefetch := scout
+		if in.single || n.source.readOnly { // no larger one can follow
+			prefetch = n.source.prefetch
+		}
+		if err := n.serve(in, min(prefetch, n.fitting(in))); err != nil {
+			return err
 		}
 	}
-	return n.consume(found)
+	return nil
 }
 
 // find reports whether in is to consume from its queue again. If the queue has

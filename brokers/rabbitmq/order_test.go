@@ -40,6 +40,15 @@ func (w *world) openOrdered(inFlight int) {
 	}
 }
 
+// grow has the worker take so many messages at a time that its prefetch is 32.
+func (w *world) grow() {
+	w.Helper()
+	w.number(w.topic, 0, 16)
+	ds := w.receive(16)
+	w.nothing(100 * time.Millisecond)
+	w.settleAll(ds)
+}
+
 // number publishes messages whose bodies count from first on, in this order.
 func (w *world) number(topic string, first, n int) {
 	w.Helper()

@@ -93,12 +93,6 @@ func (s *source) isIdle(now time.Time) bool { return now.Sub(s.taken) > s.caps.L
 // killed its workers, is given back by a copy, whose count begins at zero.
 func (n *session) takeBack(in *intake) {
 	s := n.source
-	s.mu.Lock()
-	in.start = firstPrefetch
-	if len(in.items) > 0 {
-		in.start = max(scout, 2*in.taken) // whoever probes a topic takes one
-	}
-	s.mu.Unlock()
 	if s.broker.publisher.blocked() == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, s.broker.options.ConfirmTimeout)
 		n.renew(ctx, in)

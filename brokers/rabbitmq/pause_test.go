@@ -139,6 +139,7 @@ func TestConsumerOfAParkedTopicLingers(t *testing.T) {
 		}()
 		w.publish("a", "b", "c", "d")
 		held := w.receive(2)
+		w.await("the others wait with the worker", func() bool { return w.depth(w.topic) == 0 })
 		w.source.Pause(w.topic)
 		w.await("the buffer is given back", func() bool { return w.depth(w.topic) == 2 && lingers() })
 		w.ack(held[0])

@@ -73,7 +73,6 @@ type intake struct {
 	mark    int64       // settled at the last look of limit
 	marked  time.Time   // when that was
 	careful time.Time   // until when the prefetch does not grow
-	start   int         // where prefetching begins
 	spilled []*token    // deliveries that found no room
 	parked  bool        // there is no consumer, or one for the messages that the worker still handles
 	ended   bool        // the broker has ended the consumer
@@ -81,15 +80,11 @@ type intake struct {
 }
 
 const (
-	// scout is the prefetch with which a session begins. The broker charges its
-	// end to all that was prefetched, also to what nobody has taken yet: if the
-	// first message of a queue is the one that kills its workers, it alone is
-	// charged. What has been lost several times comes one at a time.
+	// scout is the prefetch with which a consumer begins. The broker charges the end
+	// of a session to all that was prefetched, also to what nobody has taken yet: if
+	// the first message of a queue is the one that kills its workers, it alone is
+	// charged. More than a worker uses would keep messages from other workers, too.
 	scout = 1
-
-	// firstPrefetch follows it. More than a worker uses would keep messages from
-	// other workers, and be charged to the messages if this one dies.
-	firstPrefetch = 32
 
 	// ahead is how much work a prefetch should be: as long as an ack may wait, so
 	// that the broker need not.
@@ -155,7 +150,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		time.AfterFunc(d, s.woken.Wake)
 	}
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number, start: scout, careful: careful, parked: !f.paused.IsZero()})
+		n.intakes = append(n.intakes, &intake{feed: f, number: number, careful: careful, parked: !f.paused.IsZero()})
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -169,12 +164,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		}
 	}
 	if err == nil {
-		flowing := slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked })
-		if t != nil { // establish has just found or declared all queues
-			err = n.consume(flowing)
-		} else {
-			err = n.reconsume(flowing)
-		}
+		err = n.consume(slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked }))
 	}
 	if err != nil {
 		n.finish(context.WithoutCancel(ctx), err)
@@ -195,20 +185,6 @@ func (s *source) learn(f *feed, l *link, found survey) {
 	f.merges = l.merges && !f.single && (!exists || is.kind == typeQuorum)
 	f.kept.Store(s.sub.DeadLetters[f.topic] != "" && (!exists || is.keeps()))
 	f.deleted.Store(false)
-}
-
-// consume starts a consumer for the queue of each intake.
-func (n *session) consume(ins []*intake) error {
-	for _, in := range ins {
-		prefetch := min(in.start, firstPrefetch)
-		if in.single || n.source.readOnly { // no larger one can follow
-			prefetch = n.source.prefetch
-		}
-		if err := n.serve(in, min(prefetch, n.source.prefetch, n.fitting(in))); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // change is what is to be done about the consumer of an intake.
@@ -248,8 +224,7 @@ func (n *session) next(in *intake, now time.Time) (what change, again time.Time)
 		}
 	case in.ordered:
 		// It keeps its consumer until its buffer is stale: the buffer goes back as a
-		// whole, and the broker counts a delivery for each message. The prefetch
-		// before the first return bounds that cost.
+		// whole, and the broker counts a delivery for each message.
 	case !f.paused.IsZero():
 		what, again = parking, f.paused.Add(s.broker.grace)
 	case stale:
@@ -323,7 +298,7 @@ func (n *session) adjust(now time.Time, every time.Duration) (wait time.Duration
 		return every, err
 	}
 	n.giveBack(back)
-	err = n.reconsume(todo[starting])
+	err = n.consume(todo[starting])
 	if todo != nil {
 		n.source.woken.Wake()
 	}
@@ -427,7 +402,7 @@ func (n *session) grow(now time.Time) {
 		limit := min(in.limit(now, granted, n.source.prefetch), n.fitting(in), mostPrefetch)
 		if limit > granted+int(in.stale.Load()) {
 			in.most.Store(int64(limit))
-			in.wanted.Store(int64(min(max(2*granted, firstPrefetch), limit)))
+			in.wanted.Store(int64(min(2*granted, limit)))
 		}
 	}
 }

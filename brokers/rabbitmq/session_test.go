@@ -428,6 +428,7 @@ func (w *world) within(d time.Duration) (ds []*brokers.Delivery) {
 // given back once, and stays in the queue until somebody does.
 func TestPauseWhenNobodyReceives(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{ConsumerTimeout: 2 * time.Second}, func(w *world) {
+		w.grow()
 		w.publish("held")
 		held := w.receive(1)[0]
 		w.publish("a", "b")

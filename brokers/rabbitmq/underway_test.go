@@ -128,11 +128,11 @@ func (u *underway) edit(c *tapped, p []byte) []byte {
 func inOrderWith(t *testing.T, f func(w *two, u *underway)) {
 	inTwo(t, rabbitmq.Options{ConsumerTimeout: 10 * time.Second}, 10*time.Millisecond, func(w *two) {
 		w.closeSource()
-		u := w.underway()
 		w.openOrdered(1000)
+		w.grow()
+		u := w.underway()
 		w.number(w.topic, 0, 1)
 		first := w.receive(1)
-		w.nothing(100 * time.Millisecond) // the prefetch grows
 		w.number(w.topic, 1, 9)
 		w.await("nine are with the worker", func() bool { return u.through() == 10 })
 		w.settleAll(first)
@@ -331,7 +331,7 @@ func TestOrderWhenAWorkerStops(t *testing.T) {
 // after the other.
 func TestOrderOfSeveralConsumers(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
-		const messages = 8300 // by eleven consumers: the prefetch is 1, 32, 64 and so on
+		const messages = 8300 // by fifteen consumers: the prefetch is 1, 2, 4 and so on
 		w.closeSource()
 		w.number(w.topic, 0, messages)
 		for range 2 {
