@@ -265,7 +265,7 @@ func parseRun(args []string) (brokers []harness.Broker, others []harness.Product
 	names := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
 	brokers, err = harness.Select(names...)
 	if len(names) == 0 {
-		others = []harness.Product{harness.Postgres, harness.RedisServer, harness.RaceDetector, harness.Python}
+		others = []harness.Product{harness.Postgres, harness.RedisServer, harness.RaceDetector, harness.Python, harness.Promtool}
 		if !livetest.IsNightly() {
 			brokers = slices.DeleteFunc(brokers, isNightly)
 		}

@@ -123,6 +123,7 @@ func TestRunWithoutPackages(t *testing.T) {
 		for _, name := range []string{
 			"rabbitmq (", "kafka (", "sqs (", "redis (", "rabbitmq3 (make nightly)", "valkey8 (make nightly)",
 			"redis-server (no redis-server: apt-get install redis-server)", "python (no python3: apt-get install python3)",
+			"promtool (no promtool: apt-get install prometheus)",
 			"\nbrokers: race detector: not used, no C compiler: ",
 		} {
 			if !strings.Contains(list, name) {
@@ -136,7 +137,7 @@ func TestRunWithoutPackages(t *testing.T) {
 // can link it. The last line of the run says so. With CI=true the run fails.
 func TestRunWithoutACompiler(t *testing.T) {
 	install := machine(t)
-	install("redis-server", "python3")
+	install("redis-server", "python3", "promtool")
 	for _, b := range harness.Brokers() {
 		t.Setenv(b.Env, "redis://127.0.0.1:1/")
 	}

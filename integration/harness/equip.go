@@ -21,6 +21,7 @@ const (
 	RedisServer  Product = "redis-server" // likewise, wherever the Redis of all tests runs
 	RaceDetector Product = "race"         // a C compiler, which links the detector
 	Python       Product = "python"       // an example is in it
+	Promtool     Product = "promtool"     // plays the alerts through
 )
 
 // tool is a program that brokers or tests need.
@@ -44,6 +45,7 @@ func tools() []tool {
 		{"initdb", "postgresql", []Product{Postgres}},
 		{"gcc", "gcc libc6-dev", []Product{RaceDetector}},
 		{"python3", "python3", []Product{Python}},
+		{"promtool", "prometheus", []Product{Promtool}},
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // TestMissing: what is missing, by what the machine has.
 func TestMissing(t *testing.T) {
 	everything := []string{"rabbitmq", "kafka", "sqs", "redis"}
-	suite := []Product{Postgres, RedisServer, RaceDetector, Python}
+	suite := []Product{Postgres, RedisServer, RaceDetector, Python, Promtool}
 	for _, tt := range []struct {
 		name    string
 		system  system
@@ -23,7 +23,7 @@ func TestMissing(t *testing.T) {
 		want    []string
 	}{
 		{name: "a fresh Debian 12 that has two of the brokers", system: system{debian: true, codename: "bookworm", root: true}, brokers: everything, others: suite,
-			want: []string{"rabbitmq-server", "redis-server", "debootstrap", "java", "mvn", "initdb", "gcc", "python3"}},
+			want: []string{"rabbitmq-server", "redis-server", "debootstrap", "java", "mvn", "initdb", "gcc", "python3", "promtool"}},
 		{name: "a fresh Ubuntu, which has none of them", system: system{debian: true, codename: "noble", root: true}, brokers: everything,
 			want: []string{"debootstrap", "java", "mvn"}},
 		{name: "not root on Debian 12", system: system{debian: true, codename: "bookworm"}, brokers: everything,
@@ -35,9 +35,9 @@ func TestMissing(t *testing.T) {
 		{name: "one Kafka in the cache", system: system{root: true}, has: []string{"java"}, present: []string{"kafka43"}, brokers: []string{"kafka"},
 			want: []string{"mvn"}},
 		{name: "all there", system: system{codename: "bookworm", root: true}, brokers: everything, others: suite,
-			has: []string{"rabbitmq-server", "redis-server", "debootstrap", "java", "mvn", "initdb", "gcc", "python3"}},
+			has: []string{"rabbitmq-server", "redis-server", "debootstrap", "java", "mvn", "initdb", "gcc", "python3", "promtool"}},
 		{name: "containers", system: system{docker: true, codename: "bookworm", root: true}, brokers: everything, others: suite,
-			present: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, want: []string{"redis-server", "initdb", "gcc", "python3"}},
+			present: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7"}, want: []string{"redis-server", "initdb", "gcc", "python3", "promtool"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			brokers, err := Select(tt.brokers...)
