@@ -119,7 +119,7 @@ func TestPagesNameMetricsThatExist(t *testing.T) {
 	suffix := regexp.MustCompile(`_(?:bucket|count|sum)$`)
 	rule := regexp.MustCompile(`\brecord: ([a-z_:]+)`)
 	found := 0
-	for _, page := range []string{"../docs/how-to/watch-a-worker.md", "../docs/how-to/alerts.yml", reference} {
+	for _, page := range []string{"../docs/how-to/watch-a-worker.md", "../monitoring/alerts.yml", reference} {
 		text := string(must(os.ReadFile(page)))
 		text = rule.ReplaceAllString(text, "")
 		text, _, _ = strings.Cut(text, "- name: redrive-letters") // of redrive serve
