@@ -17,8 +17,8 @@ import (
 )
 
 // run lets the incident happen to its workers, and reports what became of the
-// messages. It belongs into a bubble of testing/synctest.
-func (i Incident) run(ctx context.Context) (Report, error) {
+// messages. Others may watch. It belongs into a bubble of testing/synctest.
+func (i Incident) run(ctx context.Context, others ...consumer.Observer) (Report, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	t := newTally(i)
@@ -27,7 +27,7 @@ func (i Incident) run(ctx context.Context) (Report, error) {
 	}
 	broker := memory.New(memory.Options{})
 	cfg := i.config()
-	cfg.Observers = []consumer.Observer{t}
+	cfg.Observers = append(others, t)
 	if i.Shared {
 		of, err := budget.New(budget.Queue())
 		if err != nil {
