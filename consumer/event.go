@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -18,6 +20,25 @@ import (
 // values of the handler.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
+}
+
+// Tracer gives each run of a handler a span. Package tracing has one for
+// OpenTelemetry. It sees all events, after the Observers, and its methods have the
+// duties of [Observer.Observe].
+type Tracer interface {
+	Observer
+
+	// Start begins the span of a run, and returns ctx with it. The handler, the
+	// Observers and the Logger get a context with these values. A run has one
+	// message, or those of a batch; the Attempt of each Meta is the number of this
+	// run. The messages are those of the events: neither change nor
+	// keep them, nor the run.
+	Start(ctx context.Context, run []Item) context.Context
+
+	// Traceparent returns the W3C traceparent of the span in ctx, or "". If the run
+	// fails, the message carries it in [brokers.Meta.Trace], and so does its dead
+	// letter.
+	Traceparent(ctx context.Context) string
 }
 
 // EventKind says what happened.
@@ -55,6 +76,15 @@ const (
 	// kept and comes back in minutes; Err and DeadLetter are set.
 	EventDeadLetterRefused EventKind = "dead-letter-refused"
 )
+
+// routine kinds are of no interest to the log.
+func (k EventKind) routine() bool {
+	switch k {
+	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventDeferred, EventRetried, EventExtended:
+		return true
+	}
+	return false
+}
 
 // Event is one thing that happened. Fields that do not belong to its kind are
 // zero: docs/reference/events.md has the fields of each kind.
@@ -110,4 +140,84 @@ type Event struct {
 
 	DeadLetter *dlq.Entry
 	Err        error
+}
+
+// reporter tells the log and the observers what happens.
+type reporter struct {
+	log       *logObserver
+	observers []Observer
+	tracer    Tracer          // one of these; nil if there is none
+	values    context.Context // of Run, without its cancellation
+}
+
+// observed reports whether anybody wants routine events. Who asks before making
+// one spares a message without Observers the copies.
+func (r *reporter) observed() bool { return len(r.observers) > 0 }
+
+// observe reports an event about d. The caller sets what belongs to its kind.
+func (r *reporter) observe(d *delivery, e Event) {
+	if !r.observed() && e.Kind.routine() {
+		return
+	}
+	e.Topic = d.Message.Topic
+	e.Message = &d.Message
+	d.mu.Lock()
+	last, current := int(d.last), d.current
+	e.Meta = d.metaNow()
+	d.mu.Unlock()
+	e.Attempt = cmp.Or(last, e.Meta.Attempt)
+	ctx := r.values
+	switch {
+	case current == nil:
+	case e.Kind == EventStarted, e.Kind == EventSucceeded, e.Kind == EventFailed:
+		ctx = current
+	default:
+		ctx = current.base()
+	}
+	r.hand(ctx, e)
+}
+
+// report reports an event about no message.
+func (r *reporter) report(e Event) { r.hand(r.values, e) }
+
+// hand hands an event to the log and to the observers. An observer that panics is
+// the user's fault, not the message's.
+func (r *reporter) hand(ctx context.Context, e Event) {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	r.log.Observe(ctx, e)
+	for _, observer := range r.observers {
+		func() {
+			defer func() {
+				if v := recover(); v != nil {
+					r.log.panicked(ctx, observer, e, v)
+				}
+			}()
+			observer.Observe(ctx, e)
+		}()
+	}
+}
+
+// traced returns m with the trace of the run of d that has ended.
+func (r *reporter) traced(d *delivery, m brokers.Meta) (with brokers.Meta) {
+	if with = m; r.tracer != nil {
+		defer r.recovered(d.current, EventFailed)
+		with.Trace = cmp.Or(r.tracer.Traceparent(d.current.base()), m.Trace)
+	}
+	return with
+}
+
+// recovered logs that the tracer panicked, which is the user's fault.
+func (r *reporter) recovered(a *attempt, kind EventKind) {
+	if v := recover(); v != nil {
+		r.log.panicked(r.values, r.tracer, Event{Kind: kind, Time: a.started}, v)
+	}
+}
+
+func (c *Config) observers() []Observer {
+	if c.Tracer == nil {
+		return c.Observers
+	}
+	return append(slices.Clip(c.Observers), c.Tracer)
 }

@@ -239,6 +239,36 @@ func (l *lineup) shorten(v flow.Status, now time.Time) (leave [][]*delivery) {
 	return leave
 }
 
+// semaphore limits the runs of messages of a topic that were sent back.
+type semaphore struct {
+	slots  int32
+	used   atomic.Int32
+	budget budget.Pacer
+	line   lineup
+}
+
+// newSemaphore returns one with half of so many slots.
+func newSemaphore(slots int) *semaphore {
+	return &semaphore{slots: int32(max(1, slots/2)), budget: must(budget.New(budget.Queue()))}
+}
+
+// acquire takes a slot, if one is free: of half of the runs that g lets go at once.
+func (s *semaphore) acquire(g *dependency, now time.Time) bool {
+	if s.used.Add(1) > s.most(g, now) {
+		s.used.Add(-1)
+		return false
+	}
+	return true
+}
+
+// most is how many slots there are now.
+func (s *semaphore) most(g *dependency, now time.Time) int32 {
+	if v := g.status(now); !v.Full() {
+		return min(s.slots, max(1, int32(v.Limit/2)))
+	}
+	return s.slots
+}
+
 // given is a budget of the user's, from whose faults messages are kept: local
 // stands in for it when it panics, and waits are what they have to be.
 type given struct {

@@ -232,3 +232,13 @@ func (in *intake) fetch(ctx context.Context, n int) ([]*brokers.Delivery, error)
 	in.mu.Unlock()
 	return deliveries, err
 }
+
+// until waits for done, and reports false if that takes longer than t.
+func until(t time.Time, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-time.After(time.Until(t)):
+		return false
+	}
+}

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,72 +11,6 @@ import (
 	"github.com/redrive-go/redrive/internal/text"
 	"github.com/redrive-go/redrive/retry"
 )
-
-// reporter tells the log and the observers what happens.
-type reporter struct {
-	log       *logObserver
-	observers []Observer
-	tracer    Tracer          // one of these; nil if there is none
-	values    context.Context // of Run, without its cancellation
-}
-
-// observed reports whether anybody wants routine events. Who asks before making
-// one spares a message without Observers the copies.
-func (r *reporter) observed() bool { return len(r.observers) > 0 }
-
-// observe reports an event about d. The caller sets what belongs to its kind.
-func (r *reporter) observe(d *delivery, e Event) {
-	if !r.observed() && e.Kind.routine() {
-		return
-	}
-	e.Topic = d.Message.Topic
-	e.Message = &d.Message
-	d.mu.Lock()
-	last, current := int(d.last), d.current
-	e.Meta = d.metaNow()
-	d.mu.Unlock()
-	e.Attempt = cmp.Or(last, e.Meta.Attempt)
-	ctx := r.values
-	switch {
-	case current == nil:
-	case e.Kind == EventStarted, e.Kind == EventSucceeded, e.Kind == EventFailed:
-		ctx = current
-	default:
-		ctx = current.base()
-	}
-	r.hand(ctx, e)
-}
-
-// report reports an event about no message.
-func (r *reporter) report(e Event) { r.hand(r.values, e) }
-
-// hand hands an event to the log and to the observers. An observer that panics is
-// the user's fault, not the message's.
-func (r *reporter) hand(ctx context.Context, e Event) {
-	if e.Time.IsZero() {
-		e.Time = time.Now()
-	}
-	r.log.Observe(ctx, e)
-	for _, observer := range r.observers {
-		func() {
-			defer func() {
-				if v := recover(); v != nil {
-					r.log.panicked(ctx, observer, e, v)
-				}
-			}()
-			observer.Observe(ctx, e)
-		}()
-	}
-}
-
-// routine kinds are of no interest to the log.
-func (k EventKind) routine() bool {
-	switch k {
-	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventDeferred, EventRetried, EventExtended:
-		return true
-	}
-	return false
-}
 
 // logObserver writes events to a slog.Logger: failed attempts as warnings;
 // dead letters, stuck handlers and troubles of the broker as errors. Of equal

@@ -24,8 +24,7 @@ import (
 // Read the files in this order: inflight.go (a delivery and its states), intake.go
 // (how much is received), accept.go (which messages do not run), keyqueue.go, waitlist.go,
 // pool.go, admission.go and guard.go (which runs start now), worker.go (the run),
-// decide.go and poison.go (what becomes of a failure), deadletter.go, settle.go and
-// lease.go.
+// decide.go (what becomes of a failure), deadletter.go, settle.go and lease.go.
 //
 // The pipeline moves deliveries between these types. Each of them owns its state,
 // and tells the pipeline through a function or a small interface.

@@ -42,16 +42,6 @@ func (p *pipeline) drain() error {
 	return errors.Join(stuck, unsent)
 }
 
-// until waits for done, and reports false if that takes longer than t.
-func until(t time.Time, done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	case <-time.After(time.Until(t)):
-		return false
-	}
-}
-
 // endWaiting ends the waiting of everything that does not run.
 func (p *pipeline) endWaiting() {
 	p.mu.Lock()

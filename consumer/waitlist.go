@@ -2,12 +2,10 @@ package consumer
 
 import (
 	"container/heap"
-	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/retry"
-	"github.com/redrive-go/redrive/retry/flow"
 )
 
 // resumeEvery is how often deliveries that wait are resumed at the most. So what
@@ -110,113 +108,6 @@ func (p *pipeline) hold(d *delivery) bool {
 		p.observe(d, Event{Kind: EventHeld})
 	}
 	return held
-}
-
-// await lets job wait in the process, until the limit or else a slot lets it start.
-// It goes back to the broker if there is no room for it here, its lease would not
-// last, or the next start is not near. A job that waits for the limit stays whole.
-func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
-	s, g := job[0].sub, job[0].sub.dependency
-	v, until, why := g.status(now), now.Add(recheck), noRoom
-	if slot {
-		v, until, why = flow.Status{}, now.Add(s.timeout), noSlot
-	}
-	leaves := func(d *delivery) bool {
-		return d.yields() || d.onTrial() || !s.roomToWait(d) || !d.lasts(until)
-	}
-	p.mu.Lock()
-	all := !slot && (far(v, now) && g.line.length.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
-	job = those(job, func(d *delivery) bool {
-		switch {
-		case p.draining.Load():
-			p.settle(brokers.Release, d)
-		case all || slot && leaves(d):
-			p.deferStart(d, v, now, why)
-		default:
-			return p.hold(d)
-		}
-		return false
-	})
-	line, open := &g.line, func() { p.admission.open(g, now, false) }
-	if slot {
-		line, open = &s.returned.line, func() { p.admission.openSlot(s, now) }
-	}
-	if len(job) > 0 {
-		p.admission.lineUp(line, job)
-	}
-	p.mu.Unlock()
-	open()
-}
-
-// opened takes jobs that wait out of line, and gives them back in a drain. It
-// returns how many of those that may start do not.
-func (p *pipeline) opened(o opening) (unused int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	goOn := func(d *delivery) bool {
-		if p.draining.Load() {
-			p.settle(d.actionOnStop(), d)
-			return false
-		}
-		return p.to(d, queued)
-	}
-	for _, job := range o.start {
-		if job = those(job, goOn); len(job) == 0 {
-			unused++
-			continue
-		}
-		job[0].ticket.place = o.at != nil
-		p.pool.add(job[0].sub.queue, job)
-	}
-	for _, job := range o.leave {
-		for _, d := range those(job, goOn) {
-			p.deferStart(d, o.status, o.now, noRoom)
-		}
-	}
-	if o.at == nil {
-		return unused
-	}
-	for _, s := range p.subs {
-		if s.dependency == o.at {
-			p.intake.roomFor(s)
-		}
-	}
-	if o.news && changed(o.status, o.at.seen) {
-		p.intake.replan()
-	}
-	return unused
-}
-
-const (
-	// farWait is how long a message waits in the broker, at least, if the next start
-	// is not near: longer than the default HoldLimit, or the process would hold it.
-	farWait = 5 * time.Second
-
-	// sentBackWait is the same for messages that were sent back. There may be
-	// thousands, in no hurry.
-	sentBackWait = 15 * time.Second
-)
-
-// deferStart has the broker bring d again when it may start: v is the status of
-// its dependency. mu is held.
-func (p *pipeline) deferStart(d *delivery, v flow.Status, now time.Time, why deferral) {
-	if d.token { // a budget may be slow
-		d.token = false
-		go d.budget().Refund(now)
-	}
-	if d.turn && first(d.meta) && far(v, now) { // the broker brings the rest of its key again, too, in their order
-		d.turn = false
-		p.settle(brokers.Release, append([]*delivery{d}, p.keys.clear(d)...)...)
-		return
-	}
-	wait := max(v.Next.Sub(now), recheck)
-	switch {
-	case d.returned():
-		wait = max(wait, sentBackWait)
-	case far(v, now):
-		wait = max(wait, farWait)
-	}
-	p.deferRun(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), why)
 }
 
 // putOff is deferRun without mu.

@@ -119,6 +119,26 @@ func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	return a
 }
 
+// trace begins the span of a, before anybody else knows of a.
+func (w *worker) trace(a *attempt) {
+	if w.tracer == nil {
+		return
+	}
+	defer w.recovered(a, EventStarted)
+	for _, d := range a.runs() {
+		w.run = append(w.run, Item{&d.Message, d.metaOfRun()})
+	}
+	defer func() {
+		clear(w.run)
+		w.run = w.run[:0]
+	}()
+	span := w.tracer.Start(a.base(), w.run)
+	if a.extra == nil {
+		a.extra = new(extra)
+	}
+	a.span = span
+}
+
 func (w *worker) announce(a *attempt) {
 	if !w.observed() {
 		return
