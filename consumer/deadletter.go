@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/deadletter"
 )
 
 var refusedVerdict = classify.Verdict{Class: classify.ClassPoison, Rule: "refused"}
@@ -34,7 +35,7 @@ type deadLetters struct {
 // write begins the dead letter of d, in case it comes to that.
 func (l *deadLetters) write(d *delivery, err error, v classify.Verdict) dlq.Entry {
 	letter := dlq.Entry{Message: d.Message}
-	letter.SetError(err, v, l.cfg.Redact, l.cfg.Stacks)
+	deadletter.SetError(&letter, err, v, l.cfg.Redact, l.cfg.Stacks)
 	return letter
 }
 
@@ -278,7 +279,7 @@ func (d *delivery) published() *dlq.Entry {
 	if d.form != stub {
 		return d.letter
 	}
-	return new(d.letter.Stub())
+	return new(deadletter.Stub(*d.letter))
 }
 
 // publishErrors returns one error per message, nil if all are durable.
@@ -331,7 +332,7 @@ func deathOf(letter *dlq.Entry, short bool) *brokers.Death {
 func shortened(letter *dlq.Entry) dlq.Entry {
 	cut := *letter
 	cut.Message, cut.Meta = brokers.Message{}, brokers.Meta{}
-	cut = cut.Stub()
+	cut = deadletter.Stub(cut)
 	cut.Truncated = append(cut.Truncated, letter.Truncated...)
 	if letter.Stack != "" {
 		cut.Truncated = append(cut.Truncated, "error-stack")

@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/deadletter"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -156,7 +157,7 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 	failed := fmt.Errorf("post https://shop:%s@pay.example/v1: password=%s: status 503", secret, secret)
 	entry := &dlq.Entry{Message: *message}
 	verdict := classify.Of(failed)
-	entry.SetError(failed, verdict, dlq.Redact, true)
+	deadletter.SetError(entry, failed, verdict, dlq.Redact, true)
 	entry.Reason = "exhausted"
 	for kind, want := range map[EventKind]struct{ level, message string }{
 		EventFailed:       {"WARN", "handler failed"},

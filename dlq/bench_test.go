@@ -1,12 +1,9 @@
 package dlq
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/redrive-go/redrive/classify"
 )
 
 const ordinary = `charge order 8471: Post "https://api.pay.example/v1/charges": dial tcp 10.0.0.7:443: connect: connection refused`
@@ -27,15 +24,6 @@ func BenchmarkRedact(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		Redact(ordinary)
-	}
-}
-
-func BenchmarkSetError(b *testing.B) {
-	err := fmt.Errorf("handler: %w", fmt.Errorf("charge: %w", errors.New(ordinary)))
-	b.ReportAllocs()
-	for b.Loop() {
-		var e Entry
-		e.SetError(err, classify.Verdict{Class: classify.ClassTransient, Code: "ECONNREFUSED", Rule: "errno ECONNREFUSED"}, nil, false)
 	}
 }
 

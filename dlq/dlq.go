@@ -12,12 +12,12 @@
 //   - [Entry.Encode] keeps the metadata within the broker's room for headers, and
 //     sheds the least useful part first. What is missing is named in
 //     [Entry.Truncated]. What a redrive needs is never shed.
-//   - [Entry.Stub] stands for a message that the broker takes with no metadata at
-//     all. It takes less than 4 KiB, whatever the message.
+//   - A stub stands for a message that the broker takes with no metadata at all. It
+//     takes less than 4 KiB, whatever the message: see [Original].
 //   - [Decode] and [DecodeReceipt] read what anybody may have written: they never
 //     panic, and every text they return is valid UTF-8, bounded and free of
 //     control characters.
-//   - [Entry.SetError] stores no control characters and no secrets that
+//   - [Entry.DescribeError] stores no control characters and no secrets that
 //     [Redact], or a function of your own, recognises.
 //     This package puts no part of the body into the metadata.
 //   - Equal faults have equal fingerprints, whichever numbers, ids and

@@ -55,8 +55,8 @@ type Entry struct {
 
 	// The last error: its most telling Go type, its short code if it has one,
 	// its text (at most 2 KiB, redacted), and, only if asked for, the stack of
-	// a panic (at most 4 KiB). Fingerprint groups equal faults. SetError fills
-	// them.
+	// a panic (at most 4 KiB). Fingerprint groups equal faults. DescribeError
+	// fills them.
 	ErrorType, ErrorCode, ErrorText, Stack, Fingerprint string
 
 	// Rule is the classification rule that hit.
@@ -77,8 +77,11 @@ type Entry struct {
 	// value was too long.
 	Truncated []string
 
-	// Original is set in a stub, whose Message only stands for the dead one:
-	// see [Entry.Stub].
+	// Original is set in a stub, which stands for a message that the broker never
+	// takes with its metadata. It is to be read, not to be sent back. Its Message
+	// has at most 128 bytes of ID and key, the first 512 bytes of the body, and
+	// none of the headers. The original is where the broker keeps what it
+	// dead-letters itself.
 	Original *Original
 }
 

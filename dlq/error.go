@@ -1,69 +1,37 @@
 package dlq
 
 import (
-	"reflect"
 	"strings"
 
-	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/internal/text"
 )
 
-const (
-	// rawText is how much of an error text is looked at: more than is kept,
-	// since redaction shortens.
-	rawText = 4 * maxError
+// rawText is how much of an error text is looked at: more than is kept, since
+// redaction shortens.
+const rawText = 4 * maxError
 
-	// maxErrors bounds the walk over an error tree.
-	maxErrors = 100
-)
-
-// SetError fills the error fields, Fingerprint and Rule with err and the
-// verdict on it; the stack of a [classify.PanicError] only if stack is set.
-// redact sees the text, and the stack, before they are cut and escaped; nil
-// means [Redact]. If redact, or the Error method, panics, the text says so.
-// Meta is left alone, and a nil err changes nothing.
-func (e *Entry) SetError(err error, v classify.Verdict, redact func(string) string, stack bool) {
-	if err == nil {
+// DescribeError fills the error fields and Fingerprint with what is known of an
+// error: its type, its code, its text and its stack, each empty where that is not
+// known. Where all are, it changes nothing. Of the stack of a Go panic it keeps
+// what is below the panic, and the function that panicked is part of the
+// fingerprint. redact sees text and stack before they are cut and escaped; nil
+// means [Redact]. If redact panics, the text says so.
+func (e *Entry) DescribeError(errorType, code, message, stack string, redact func(string) string) {
+	if errorType == "" && code == "" && message == "" && stack == "" {
 		return
 	}
 	if redact == nil {
 		redact = Redact
 	}
-	panicked, told := telling(err)
-	site, trace := "", ""
-	if panicked != nil {
-		trace = fromPanic(string(panicked.Stack))
-		site = function(trace)
-		if !stack {
-			trace = ""
-		}
-	}
-	raw := guard(err.Error, "(no text: the Error method panicked)")
-	e.describe(reflect.TypeOf(told).String(), v.Code, site, raw, trace, redact)
-	e.Rule = e.text("rule", v.Rule, text.MaxShort)
-}
-
-// DescribeError fills the error fields and Fingerprint with what another system
-// says of an error, as SetError does with one of this program, redacted by
-// [Redact]: its type, its code, its text and its stack, each empty where that is
-// not known. Where all are, it changes nothing.
-func (e *Entry) DescribeError(errorType, code, message, stack string) {
-	if errorType != "" || code != "" || message != "" || stack != "" {
-		e.describe(errorType, code, "", message, stack, Redact)
-	}
-}
-
-// describe fills the error fields. The site is what tells the fault from others
-// of the same code.
-func (e *Entry) describe(errorType, code, site, raw, trace string, redact func(string) string) {
-	raw = guard(func() string { return redact(head(raw, rawText)) }, "(no text: the redaction function panicked)")
+	stack, site := fromPanic(stack)
+	message = guard(func() string { return redact(head(message, rawText)) }, "(no text: the redaction function panicked)")
 	e.ErrorType = e.text("error-type", errorType, text.MaxShort)
 	e.ErrorCode = e.text("error-code", code, text.MaxShort)
-	e.ErrorText = e.text("error-message", raw, maxError)
+	e.ErrorText = e.text("error-message", message, maxError)
 	e.Stack = ""
-	if trace != "" {
-		trace = guard(func() string { return redact(head(trace, rawText)) }, "")
-		e.Stack, _ = text.Lines(trace, maxStack)
+	if stack != "" {
+		stack = guard(func() string { return redact(head(stack, rawText)) }, "")
+		e.Stack, _ = text.Lines(stack, maxStack)
 	}
 	e.Fingerprint = fingerprint(e.ErrorType, e.ErrorCode+site, e.ErrorText)
 }
@@ -96,61 +64,17 @@ func head(s string, max int) string {
 	return s[:strings.LastIndexAny(s, " \t\n\r,;&\"'<>(){}[]")+1] + "…"
 }
 
-// telling returns the first panic in the tree of err, and the error in it whose
-// type says most about the fault.
-func telling(err error) (panicked *classify.PanicError, best error) {
-	best, most := err, -1
-	todo := []error{err}
-	for n := 0; len(todo) > 0 && n < maxErrors; n++ {
-		err, todo = todo[0], todo[1:]
-		if err == nil {
-			continue
+// fromPanic leaves out what runs between a panic and the dump of its stack, and
+// returns the function that panicked. Of other stacks it leaves out nothing.
+func fromPanic(stack string) (below, site string) {
+	if !strings.HasPrefix(stack, "panic(") {
+		i := strings.Index(stack, "\npanic(")
+		if i < 0 {
+			return stack, ""
 		}
-		if p, ok := err.(*classify.PanicError); ok && panicked == nil {
-			panicked = p
-		}
-		if weight := weigh(err); weight > most {
-			best, most = err, weight
-		}
-		todo = append(unwrap(err), todo...)
+		stack = stack[i+1:]
 	}
-	return panicked, best
-}
-
-func unwrap(err error) (wrapped []error) {
-	defer func() { _ = recover() }()
-	switch e := err.(type) {
-	case interface{ Unwrap() error }:
-		return []error{e.Unwrap()}
-	case interface{ Unwrap() []error }:
-		return e.Unwrap()
-	}
-	return nil
-}
-
-// weigh says how much the type of err tells: types that wrap or print any
-// error tell least, those of a program or a library most.
-func weigh(err error) int {
-	switch reflect.TypeOf(err).String() {
-	case "*fmt.wrapError", "*fmt.wrapErrors", "*errors.joinError", "*classify.mark",
-		"*errors.withStack", "*errors.withMessage":
-		return 0
-	case "*errors.errorString", "*errors.fundamental":
-		return 1
-	case "*url.Error", "*os.SyscallError":
-		return 2
-	case "*net.OpError", "*fs.PathError", "syscall.Errno":
-		return 3
-	}
-	return 4
-}
-
-// fromPanic leaves out what runs between the panic and the dump of its stack.
-func fromPanic(stack string) string {
-	if i := strings.Index(stack, "\npanic("); i >= 0 {
-		return stack[i+1:]
-	}
-	return stack
+	return stack, function(stack)
 }
 
 // function returns the name of the function that panicked.

@@ -1,18 +1,16 @@
 package dlq_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
 )
 
 // Equal faults have equal fingerprints.
-func ExampleEntry_SetError() {
+func ExampleEntry_DescribeError() {
 	for _, text := range []string{
 		"dial tcp 10.0.0.7:5432: connect: connection refused",
 		"dial tcp 10.0.0.9:5432: connect: connection refused",
@@ -20,7 +18,7 @@ func ExampleEntry_SetError() {
 		"order 8472 declined",
 	} {
 		var entry dlq.Entry
-		entry.SetError(errors.New(text), classify.Verdict{}, dlq.Redact, false)
+		entry.DescribeError("*errors.errorString", "", text, "", nil)
 		fmt.Println(entry.Fingerprint, text)
 	}
 	// Output:
@@ -43,7 +41,7 @@ func ExampleEntry_Encode() {
 		Reason:  "exhausted",
 		DeadAt:  time.UnixMilli(1767225600000),
 	}
-	entry.SetError(errors.New("order 8471 declined, password=hunter2"), classify.Verdict{Code: "402", Rule: "http status 402"}, nil, false)
+	entry.DescribeError("*errors.errorString", "402", "order 8471 declined, password=hunter2", "", nil)
 
 	for _, h := range entry.Encode(0).Headers {
 		fmt.Printf("%s: %s\n", h.Name, h.Value)
@@ -56,7 +54,6 @@ func ExampleEntry_Encode() {
 	// redrive-error-type: *errors.errorString
 	// redrive-error-code: 402
 	// redrive-error-fingerprint: 98236cd2d2fdc17c
-	// redrive-dlq-rule: http status 402
 	// redrive-error-message: order 8471 declined, password=[redacted]
 	// redrive-dlq-at: 1767225600000
 	// redrive-dlq-attempt: 10

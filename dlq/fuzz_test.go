@@ -115,3 +115,10 @@ func FuzzRedact(f *testing.F) {
 		}
 	})
 }
+
+func sizeOf(h brokers.Headers) (n int) {
+	for _, header := range h {
+		n += len(header.Name) + len(header.Value)
+	}
+	return n
+}

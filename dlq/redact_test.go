@@ -1,15 +1,12 @@
 package dlq
 
 import (
-	"errors"
 	"math/rand/v2"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/redrive-go/redrive/classify"
 )
 
 // canary stands for the secret in texts.
@@ -115,7 +112,7 @@ func TestNoSecretSurvives(t *testing.T) {
 		"token=" + strings.Repeat("t", 2*rawText) + canary,
 	} {
 		var e Entry
-		e.SetError(&classify.PanicError{Value: errors.New(text), Stack: []byte("panic(" + text + ")\nmain.f(" + text + ")")}, classify.Verdict{}, nil, true)
+		e.DescribeError("*errors.errorString", "", text, "panic("+text+")\nmain.f("+text+")", nil)
 		if all := e.ErrorText + e.Stack; strings.Contains(all, canary) || strings.Contains(all, "Canary") {
 			t.Errorf("%.80q: the secret survives in %q, %q", text, e.ErrorText, e.Stack)
 		}

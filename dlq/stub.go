@@ -22,66 +22,6 @@ type Original struct {
 // whereabouts is the value of the header that says that a dead letter is a stub.
 const whereabouts = "The original is where the broker keeps what it dead-letters itself of redrive-dlq-topic, or, if that refuses it, still there."
 
-// Bounds in bytes of what is in a stub.
-const (
-	stubID     = 128 // and of the key
-	stubBody   = 512
-	stubText   = 256
-	stubShort  = 64  // names of types, groups, instances, rules
-	stubOrigin = 512 // all details together
-)
-
-// Stub returns the dead letter that stands for a message which the broker never
-// takes with its story, because of its size, its headers or its characters. It
-// is to be read, not to be sent back: the original has to be kept elsewhere, so
-// it says where that is, how large, and what its hash is, in Entry.Original.
-//
-// Its Message has the ID, escaped and cut to 128 bytes; the key, if that is text
-// of 128 bytes or less; the first 512 bytes of the body; and none of the
-// producer's headers. Of the story, long texts are cut and the history goes.
-// Encoded, all of it takes less than 4 KiB. The stub of a stub is the same.
-func (e Entry) Stub() Entry {
-	if e.Original != nil {
-		return e
-	}
-	sum := sha256.Sum256(e.Message.Body)
-	e.Original = &Original{BodyBytes: len(e.Message.Body), HeaderBytes: sizeOf(e.Message.Headers), BodySHA256: hex.EncodeToString(sum[:])}
-	e.Truncated = nil
-	m := &e.Message
-	m.Headers = nil
-	m.ID = e.text("id", m.ID, stubID)
-	if !text.IsLine(m.Key, stubID) {
-		m.Key = ""
-		e.Truncated = append(e.Truncated, "key")
-	}
-	if len(m.Body) > stubBody {
-		m.Body = m.Body[:stubBody:stubBody]
-		e.Truncated = append(e.Truncated, "body")
-	}
-	for _, f := range e.fields() {
-		switch f.header {
-		case headerReason, headerTopic, headerFingerprint: // which are short, or needed
-		case headerMessage:
-			*f.text = e.text(f.name(), *f.text, stubText)
-		default:
-			*f.text = e.text(f.name(), *f.text, stubShort)
-		}
-	}
-	if sizeOf(e.Meta.Origin) > stubOrigin {
-		e.Meta.Origin = nil
-		e.Truncated = append(e.Truncated, "origin")
-	}
-	e.Stack, e.Meta.History, e.Meta.IdempotencyKey = "", nil, ""
-	return e
-}
-
-func sizeOf(h brokers.Headers) (n int) {
-	for _, header := range h {
-		n += len(header.Name) + len(header.Value)
-	}
-	return n
-}
-
 // put writes what a stub says. A dead letter that is none says nothing.
 func (o *Original) put(put func(name, value string)) {
 	if o == nil {

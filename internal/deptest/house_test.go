@@ -29,7 +29,8 @@ var house = map[string]row{
 	"redisguard":               {sdk: []string{"github.com/redis/go-redis"}},
 	"internal/text":            {},
 	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
-	"dlq":                      {imports: []string{"brokers", "classify", "brokers/wire", "internal/text"}},
+	"dlq":                      {imports: []string{"brokers", "brokers/wire", "internal/text"}, tests: []string{"classify", "internal/deadletter"}},
+	"internal/deadletter":      {imports: []string{"brokers", "classify", "dlq", "internal/text"}},
 	"brokers/internal/adapter": {imports: []string{"brokers", "brokers/inspect", "brokers/wire"}},
 	"brokers/memory":           {imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
@@ -57,7 +58,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "brokers/inspect", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "settings", "internal/handling", "internal/text"},
+		imports: []string{"brokers", "brokers/inspect", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "settings", "internal/deadletter", "internal/handling", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {

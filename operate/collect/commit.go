@@ -27,7 +27,7 @@ func (c *Collector) letterOf(d *brokers.Delivery) store.Collected {
 		l.Format = Unreadable
 		if entry.Reason == "" {
 			l.Entry.Reason = Unreadable
-			l.Entry.DescribeError("", "", d.Unreadable.Error(), "")
+			l.Entry.DescribeError("", "", d.Unreadable.Error(), "", nil)
 		}
 	}
 	origin := d.Meta().Origin

@@ -130,7 +130,7 @@ func (l *letter) read(p peer, notes brokers.Headers) {
 			l.set(r.field, value)
 		}
 	}
-	l.DescribeError(l.errorType, "", l.errorText, l.stack)
+	l.DescribeError(l.errorType, "", l.errorText, l.stack, nil)
 	if p.ofBroker {
 		return
 	}

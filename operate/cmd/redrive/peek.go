@@ -163,7 +163,7 @@ func release(ctx context.Context, source brokers.Source, held []*brokers.Deliver
 func peeked(broker string, d *brokers.Delivery) peekRow {
 	e, format := foreign.Decode(d)
 	if d.Unreadable != nil && e.ErrorText == "" {
-		e.DescribeError("", "", d.Unreadable.Error(), "")
+		e.DescribeError("", "", d.Unreadable.Error(), "", nil)
 	}
 	return peekRow{
 		deadMessage: deadMessage{

@@ -146,7 +146,7 @@ func died(n int, topic, reason, class, text string) dlq.Entry {
 		Reason: reason, DeadAt: at, DeadBy: "worker-1", Rule: "a rule",
 		Meta: brokers.Meta{Attempt: 3, Class: class, FirstFailedAt: at.Add(-30 * time.Second), LastFailedAt: at, History: []brokers.Failure{{At: at, Class: class, Fingerprint: "f"}}},
 	}
-	e.DescribeError("shop.Error", "E42", text, "")
+	e.DescribeError("shop.Error", "E42", text, "", nil)
 	return e
 }
 

@@ -71,7 +71,7 @@ func (l *Letters) Letter(t service.Task) (dlq.Entry, error) {
 	if t.LastStatus != 0 {
 		code = strconv.Itoa(t.LastStatus)
 	}
-	e.DescribeError("", code, fault, "")
+	e.DescribeError("", code, fault, "", nil)
 	return e, nil
 }
 

@@ -30,7 +30,7 @@ func Letter(n int) brokers.Message {
 		Meta:   brokers.Meta{Attempt: 8, Class: "transient", FirstFailedAt: died.Add(-time.Hour), LastFailedAt: died},
 		Reason: "exhausted", Rule: "net", Group: "billing", DeadAt: died, DeadBy: "worker-1",
 	}
-	e.DescribeError("*net.OpError", "", fmt.Sprintf("dial %s: connection refused", []string{"stock", "bank", "mail", "tax"}[n%4]), "")
+	e.DescribeError("*net.OpError", "", fmt.Sprintf("dial %s: connection refused", []string{"stock", "bank", "mail", "tax"}[n%4]), "", nil)
 	e.Fingerprint = fmt.Sprint(e.Fingerprint, n%5)
 	return e.Encode(0)
 }

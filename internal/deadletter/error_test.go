@@ -1,4 +1,4 @@
-package dlq
+package deadletter
 
 import (
 	"context"
@@ -19,6 +19,8 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/text"
 )
 
 type declinedError struct{ order int }
@@ -38,9 +40,9 @@ type trapError struct{ declinedError }
 
 func (*trapError) Unwrap() error { panic("no cause") }
 
-func entryOf(err error, v classify.Verdict) Entry {
-	var e Entry
-	e.SetError(err, v, nil, false)
+func entryOf(err error, v classify.Verdict) dlq.Entry {
+	var e dlq.Entry
+	SetError(&e, err, v, nil, false)
 	return e
 }
 
@@ -53,22 +55,22 @@ func TestErrorType(t *testing.T) {
 	}{
 		{"plain", errors.New("x"), "*errors.errorString"},
 		{"wrapped plain", fmt.Errorf("charge: %w", io.EOF), "*errors.errorString"},
-		{"own type", &declinedError{1}, "*dlq.declinedError"},
-		{"wrapped own type", fmt.Errorf("charge: %w", fmt.Errorf("again: %w", &declinedError{1})), "*dlq.declinedError"},
-		{"marked", classify.Permanent(&declinedError{1}), "*dlq.declinedError"},
-		{"joined", errors.Join(errors.New("x"), &declinedError{1}), "*dlq.declinedError"},
-		{"two verbs", fmt.Errorf("%w, %w", io.EOF, &declinedError{1}), "*dlq.declinedError"},
-		{"outer of two", fmt.Errorf("%w", &wrapper{&declinedError{1}}), "*dlq.wrapper"},
+		{"own type", &declinedError{1}, "*deadletter.declinedError"},
+		{"wrapped own type", fmt.Errorf("charge: %w", fmt.Errorf("again: %w", &declinedError{1})), "*deadletter.declinedError"},
+		{"marked", classify.Permanent(&declinedError{1}), "*deadletter.declinedError"},
+		{"joined", errors.Join(errors.New("x"), &declinedError{1}), "*deadletter.declinedError"},
+		{"two verbs", fmt.Errorf("%w, %w", io.EOF, &declinedError{1}), "*deadletter.declinedError"},
+		{"outer of two", fmt.Errorf("%w", &wrapper{&declinedError{1}}), "*deadletter.wrapper"},
 		{"refused", &url.Error{Op: "Get", URL: "http://x", Err: refused}, "*net.OpError"},
 		{"resolver", &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host"}}, "*net.DNSError"},
 		{"errno", os.NewSyscallError("open", syscall.ENOENT), "syscall.Errno"},
 		{"deadline in a request", &url.Error{Op: "Get", URL: "http://x", Err: context.DeadlineExceeded}, "context.deadlineExceededError"},
 		{"JSON", fmt.Errorf("decode: %w", json.Unmarshal([]byte("{"), &struct{}{})), "*json.SyntaxError"},
 		{"panic", &classify.PanicError{Value: "boom"}, "*classify.PanicError"},
-		{"typed nil", (*declinedError)(nil), "*dlq.declinedError"},
-		{"cycle", cyclicError{}, "dlq.cyclicError"},
-		{"Unwrap panics", fmt.Errorf("x: %w", &trapError{}), "*dlq.trapError"},
-		{"nil among wrapped", fmt.Errorf("x: %w", &wrapper{nil}), "*dlq.wrapper"},
+		{"typed nil", (*declinedError)(nil), "*deadletter.declinedError"},
+		{"cycle", cyclicError{}, "deadletter.cyclicError"},
+		{"Unwrap panics", fmt.Errorf("x: %w", &trapError{}), "*deadletter.trapError"},
+		{"nil among wrapped", fmt.Errorf("x: %w", &wrapper{nil}), "*deadletter.wrapper"},
 	}
 	for _, tt := range tests {
 		if got := entryOf(tt.err, classify.Verdict{}).ErrorType; got != tt.want {
@@ -83,18 +85,20 @@ func (w *wrapper) Error() string { return "wrapped" }
 func (w *wrapper) Unwrap() error { return w.cause }
 
 func TestSetError(t *testing.T) {
-	e := Entry{Meta: brokers.Meta{Attempt: 3, Class: "unknown"}}
+	e := dlq.Entry{Meta: brokers.Meta{Attempt: 3, Class: "unknown"}}
 	err := fmt.Errorf("charge: %w", &declinedError{8471})
-	e.SetError(err, classify.Verdict{Class: classify.ClassPoison, Code: "402", Rule: "http status 402"}, nil, false)
-	want := Entry{
+	SetError(&e, err, classify.Verdict{Class: classify.ClassPoison, Code: "402", Rule: "http status 402"}, nil, false)
+	var described dlq.Entry
+	described.DescribeError("*deadletter.declinedError", "402", "charge: order 8471 declined", "", nil)
+	want := dlq.Entry{
 		Meta:      brokers.Meta{Attempt: 3, Class: "unknown"},
-		ErrorType: "*dlq.declinedError", ErrorCode: "402", ErrorText: "charge: order 8471 declined", Rule: "http status 402",
-		Fingerprint: fingerprint("*dlq.declinedError", "402", "charge: order 8471 declined"),
+		ErrorType: "*deadletter.declinedError", ErrorCode: "402", ErrorText: "charge: order 8471 declined", Rule: "http status 402",
+		Fingerprint: described.Fingerprint,
 	}
 	if !reflect.DeepEqual(e, want) {
 		t.Errorf("SetError\n got %+v\nwant %+v", e, want)
 	}
-	e.SetError(nil, classify.Verdict{Code: "x"}, nil, true)
+	SetError(&e, nil, classify.Verdict{Code: "x"}, nil, true)
 	if !reflect.DeepEqual(e, want) {
 		t.Errorf("SetError(nil) changed the entry to %+v", e)
 	}
@@ -104,8 +108,8 @@ func TestSetError(t *testing.T) {
 func TestDescribeError(t *testing.T) {
 	const message = "charge 4711 declined\x1b, password=hunter2"
 	want := entryOf(errors.New(message), classify.Verdict{Code: "E402"})
-	var got Entry
-	got.DescribeError("*errors.errorString", "E402", message, "at A.java:12\n\tpassword=hunter2\x1b")
+	var got dlq.Entry
+	got.DescribeError("*errors.errorString", "E402", message, "at A.java:12\n\tpassword=hunter2\x1b", nil)
 	if want := "at A.java:12\n\tpassword=[redacted]"; got.Stack != want {
 		t.Errorf("Stack = %q, want %q", got.Stack, want)
 	}
@@ -113,12 +117,12 @@ func TestDescribeError(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("described %+v\nwant what SetError says, %+v", got, want)
 	}
-	got.DescribeError("", "", "", "")
+	got.DescribeError("", "", "", "", nil)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("nothing described: %+v, want no change", got)
 	}
-	got.DescribeError("java.lang.Error", "", strings.Repeat("x ", maxError), strings.Repeat("at x\n", maxStack))
-	if len(got.ErrorText) > maxError || len(got.Stack) > maxStack || !reflect.DeepEqual(got.Truncated, []string{"error-message"}) {
+	got.DescribeError("java.lang.Error", "", strings.Repeat("x ", text.MaxError), strings.Repeat("at x\n", text.MaxStack), nil)
+	if len(got.ErrorText) > text.MaxError || len(got.Stack) > text.MaxStack || !reflect.DeepEqual(got.Truncated, []string{"error-message"}) {
 		t.Errorf("long: text of %d bytes, stack of %d, truncated %q", len(got.ErrorText), len(got.Stack), got.Truncated)
 	}
 }
@@ -140,7 +144,7 @@ func TestErrorTextIsSafe(t *testing.T) {
 		if e.ErrorText != tt.want {
 			t.Errorf("%s: ErrorText = %.100q, want %.100q", tt.name, e.ErrorText, tt.want)
 		}
-		if len(e.ErrorText) > maxError || !utf8.ValidString(e.ErrorText) {
+		if len(e.ErrorText) > text.MaxError || !utf8.ValidString(e.ErrorText) {
 			t.Errorf("%s: %d bytes, valid UTF-8: %v", tt.name, len(e.ErrorText), utf8.ValidString(e.ErrorText))
 		}
 		if got := strings.Join(e.Truncated, ","); (got == "error-message") != tt.cut {
@@ -153,19 +157,19 @@ func TestErrorTextIsSafe(t *testing.T) {
 }
 
 func TestRedactionHook(t *testing.T) {
-	var e Entry
+	var e dlq.Entry
 	var seen string
-	e.SetError(errors.New("password=x\x1b"), classify.Verdict{}, func(s string) string {
+	SetError(&e, errors.New("password=x\x1b"), classify.Verdict{}, func(s string) string {
 		seen = s
 		return "mine\x00" + strings.Repeat("y", 1<<16)
 	}, false)
 	if seen != "password=x\x1b" {
 		t.Errorf("the hook sees %q, want the text as it is", seen)
 	}
-	if !strings.HasPrefix(e.ErrorText, `mine\x00y`) || len(e.ErrorText) > maxError {
+	if !strings.HasPrefix(e.ErrorText, `mine\x00y`) || len(e.ErrorText) > text.MaxError {
 		t.Errorf("ErrorText = %.40q of %d bytes, want the hook's, escaped and cut", e.ErrorText, len(e.ErrorText))
 	}
-	e.SetError(errors.New("password=x"), classify.Verdict{}, func(string) string { panic("hook") }, false)
+	SetError(&e, errors.New("password=x"), classify.Verdict{}, func(string) string { panic("hook") }, false)
 	if !strings.Contains(e.ErrorText, "panicked") || strings.Contains(e.ErrorText, "password") {
 		t.Errorf("ErrorText = %q after the hook panicked, want it to say so and keep nothing", e.ErrorText)
 	}
@@ -194,15 +198,15 @@ func TestPanics(t *testing.T) {
 	if entryOf(orders, classify.Verdict{}).Fingerprint != entryOf(recovered(func() { indexOrders(9) }), classify.Verdict{}).Fingerprint {
 		t.Error("the same bug with two indexes has two fingerprints")
 	}
-	e.SetError(orders, classify.Verdict{}, nil, true)
-	if !strings.HasPrefix(e.Stack, "panic(") || !strings.Contains(e.Stack, "indexOrders") || len(e.Stack) > maxStack {
+	SetError(&e, orders, classify.Verdict{}, nil, true)
+	if !strings.HasPrefix(e.Stack, "panic(") || !strings.Contains(e.Stack, "indexOrders") || len(e.Stack) > text.MaxStack {
 		t.Errorf("Stack = %q, want it from the panic on", e.Stack)
 	}
-	e.SetError(errors.New("no panic"), classify.Verdict{}, nil, true)
+	SetError(&e, errors.New("no panic"), classify.Verdict{}, nil, true)
 	if e.Stack != "" {
 		t.Errorf("Stack = %q for an error that is no panic", e.Stack)
 	}
-	e.SetError(&classify.PanicError{Value: "x", Stack: []byte("garbage\x1b\nf(")}, classify.Verdict{}, nil, true)
+	SetError(&e, &classify.PanicError{Value: "x", Stack: []byte("garbage\x1b\nf(")}, classify.Verdict{}, nil, true)
 	if e.Stack != "garbage\\x1b\nf(" {
 		t.Errorf("Stack = %q, want it escaped", e.Stack)
 	}
@@ -224,7 +228,7 @@ func TestRealErrors(t *testing.T) {
 	if first.ErrorType != "*net.OpError" || first.Fingerprint != second.Fingerprint {
 		t.Errorf("two refused connections: %q %q and %q %q", first.ErrorType, first.ErrorText, second.ErrorType, second.ErrorText)
 	}
-	decode := func(body string) Entry {
+	decode := func(body string) dlq.Entry {
 		var order struct{ Amount int }
 		return entryOf(json.Unmarshal([]byte(body), &order), classify.Verdict{})
 	}
@@ -233,5 +237,14 @@ func TestRealErrors(t *testing.T) {
 	}
 	if a, b := decode(`{"amount":"x"}`), decode(`{"amount":`); a.Fingerprint == b.Fingerprint {
 		t.Errorf("a wrong type and a cut body: %q and %q", a.ErrorText, b.ErrorText)
+	}
+}
+
+func BenchmarkSetError(b *testing.B) {
+	err := fmt.Errorf("handler: %w", fmt.Errorf("charge: %w", errors.New("charge order 8471: Post \"https://api.pay.example/v1/charges\": dial tcp 10.0.0.7:443: connect: connection refused")))
+	b.ReportAllocs()
+	for b.Loop() {
+		var e dlq.Entry
+		SetError(&e, err, classify.Verdict{Class: classify.ClassTransient, Code: "ECONNREFUSED", Rule: "errno ECONNREFUSED"}, nil, false)
 	}
 }

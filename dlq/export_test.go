@@ -1,0 +1,7 @@
+package dlq
+
+// What the tests of other packages' work on entries need.
+var (
+	Full        = full
+	FullReceipt = fullReceipt
+)
