@@ -203,11 +203,7 @@ func (c *channel) widen() error {
 		if !in.widens() || c.session.isGone(in) {
 			continue
 		}
-		prefetch := in.wanted.Load()
-		if !in.merges {
-			prefetch = min(prefetch, in.most.Load()-in.unacked.Load())
-		}
-		return c.serve(in, int(prefetch))
+		return c.serve(in, int(in.wanted.Load()))
 	}
 	return nil
 }
@@ -226,7 +222,8 @@ func (c *channel) pump(in *intake, deliveries <-chan amqp.Delivery) {
 		in.again.Store(d.Redelivered && !t.often())
 		in.out.Add(1)
 		in.unacked.Add(1)
-		in.note(len(d.Body))
+		largest := in.largest.Load() // one that was large is forgotten by and by
+		in.largest.Store(max(int64(len(d.Body)), largest-largest/64))
 		n.hold(t)
 		n.source.push(t)
 	}

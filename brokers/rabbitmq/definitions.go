@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -15,19 +16,14 @@ import (
 // connects to nothing.
 func (b *Broker) Topology(subs ...brokers.Subscription) (string, error) {
 	all := map[string][]object{"queues": {}, "exchanges": {}, "bindings": {}}
-	seen := make(map[[4]string]bool)
-	add := func(list string, of object, args amqp.Table, names ...string) {
-		key := [4]string{list}
-		copy(key[1:], names)
-		if seen[key] {
-			return
+	seen := make(map[string]bool)
+	add := func(list string, args amqp.Table, of object) {
+		key := fmt.Sprintf("%s %q %q %q %q", list, of["name"], of["source"], of["destination"], of["routing_key"])
+		if !seen[key] {
+			seen[key] = true
+			of["vhost"], of["arguments"] = b.endpoints[0].Vhost, maps.Collect(maps.All(args)) // not nil
+			all[list] = append(all[list], of)
 		}
-		seen[key] = true
-		of["vhost"], of["arguments"] = b.endpoints[0].Vhost, args
-		if args == nil {
-			of["arguments"] = amqp.Table{}
-		}
-		all[list] = append(all[list], of)
 	}
 	for _, sub := range subs {
 		if err := b.names.check(sub); err != nil {
@@ -35,12 +31,12 @@ func (b *Broker) Topology(subs ...brokers.Subscription) (string, error) {
 		}
 		t := b.names.plan(sub, planDelays(sub.MaxDelay))
 		for _, q := range t.queues {
-			add("queues", object{"name": q.name, "durable": true, "auto_delete": false}, q.args, q.name)
+			add("queues", q.args, object{"name": q.name, "durable": true, "auto_delete": false})
 		}
 		for _, x := range t.bindings {
-			add("exchanges", object{"name": x.exchange, "type": x.kind, "durable": true, "auto_delete": false, "internal": false}, x.args, x.exchange)
+			add("exchanges", x.args, object{"name": x.exchange, "type": x.kind, "durable": true, "auto_delete": false, "internal": false})
 			if x.queue != "" {
-				add("bindings", object{"source": x.exchange, "destination": x.queue, "destination_type": "queue", "routing_key": x.key}, nil, x.exchange, x.queue, x.key)
+				add("bindings", nil, object{"source": x.exchange, "destination": x.queue, "destination_type": "queue", "routing_key": x.key})
 			}
 		}
 	}

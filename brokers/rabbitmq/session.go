@@ -53,7 +53,6 @@ type intake struct {
 
 	granted atomic.Int64  // the prefetch of the consumer; 0 if there is none
 	wanted  atomic.Int64  // the prefetch that it should have; 0 if that one will do
-	most    atomic.Int64  // deliveries that may be unacked then
 	unacked atomic.Int64  // deliveries of all its consumers that are unsettled on the wire
 	out     atomic.Int64  // of these, the ones that Settle has not settled
 	settled atomic.Int64  // deliveries so far
@@ -399,10 +398,12 @@ func (n *session) grow(now time.Time) {
 		if granted == 0 || in.single || n.source.readOnly || in.parked || in.ended || in.spills.Load() || !in.feed.paused.IsZero() || now.Before(in.careful) {
 			continue
 		}
-		limit := min(in.limit(now, granted, n.source.prefetch), n.fitting(in), mostPrefetch)
-		if limit > granted+int(in.stale.Load()) {
-			in.most.Store(int64(limit))
-			in.wanted.Store(int64(min(2*granted, limit)))
+		limit, unacked := min(in.limit(now, granted, n.source.prefetch), n.fitting(in), mostPrefetch), granted+int(in.stale.Load())
+		if wanted := min(2*granted, limit); limit > unacked {
+			if !in.merges { // these stay with the consumers before
+				wanted = min(wanted, limit-unacked)
+			}
+			in.wanted.Store(int64(wanted))
 		}
 	}
 }
@@ -429,12 +430,6 @@ func (in *intake) limit(now time.Time, granted, most int) int {
 // fitting is how many messages as large as those of late may be buffered.
 func (n *session) fitting(in *intake) int {
 	return max(1, n.source.share()/int(max(in.largest.Load(), 1)))
-}
-
-// note notes the size of a message. One that was large is forgotten by and by.
-func (in *intake) note(size int) {
-	before := in.largest.Load()
-	in.largest.Store(max(int64(size), before-before/64))
 }
 
 // hold notes a token for steer.
