@@ -26,6 +26,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/pulse"
 )
 
 // ErrExpired is the cause given to Lost when a lease ran out before an
@@ -152,6 +154,8 @@ func (k *Keeper[L]) Run(ctx context.Context) {
 	k.mu.Lock()
 	k.init()
 	k.mu.Unlock()
+	beat := pulse.Of(ctx)
+	defer beat.End()
 	for {
 		select {
 		case <-ctx.Done():
@@ -159,11 +163,14 @@ func (k *Keeper[L]) Run(ctx context.Context) {
 		case <-k.wake:
 		case <-timer.C:
 		}
-		due, next := k.look(time.Now())
+		now := time.Now()
+		beat.Expect(now)
+		due, next := k.look(now)
 		for length, leases := range due {
 			calls.Go(func() { k.extend(ctx, length, leases) })
 		}
-		if next > 0 {
+		if beat.Rest(); next > 0 {
+			beat.Expect(time.Now().Add(next))
 			timer.Reset(next)
 		}
 	}
