@@ -48,8 +48,9 @@
 //     apart. retry/flow and retry/budget spare what is down, and retry/breaker
 //     does so for clients.
 //   - [github.com/redrive-go/redrive/httpretry] is an HTTP client for handlers,
-//     [github.com/redrive-go/redrive/idempotency] keeps duplicates out, and
-//     [github.com/redrive-go/redrive/metrics] is for Prometheus.
+//     [github.com/redrive-go/redrive/idempotency] keeps duplicates out,
+//     [github.com/redrive-go/redrive/metrics] is for Prometheus, and
+//     [github.com/redrive-go/redrive/health] answers the probes of Kubernetes.
 //   - [github.com/redrive-go/redrive/brokers] is the contract between a Consumer
 //     and a broker. A program imports one of its adapters: brokers/kafka,
 //     brokers/rabbitmq, brokers/sqs or, for tests, brokers/memory. All of them
@@ -57,6 +58,6 @@
 //   - [github.com/redrive-go/redrive/visibility] extends leases, should you write
 //     a consumer of your own.
 //
-// Of these consumer, classify, dlq, retry, brokers and visibility import the
-// standard library alone.
+// Of these consumer, classify, dlq, retry, health, brokers and visibility import
+// the standard library alone.
 package redrive

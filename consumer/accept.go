@@ -69,7 +69,8 @@ func (p *pipeline) track(received []*brokers.Delivery) []*delivery {
 		if d.sub == nil {
 			d.sub = p.stray(d.Message.Topic)
 		}
-		d.sub.active++
+		d.sub.active.Add(1)
+		d.sub.ages.count(d.sub.since(d), 1)
 	}
 	p.mu.Unlock()
 	now := time.Now()

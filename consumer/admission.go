@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +21,7 @@ type admission struct {
 	*reporter
 	random       func() float64
 	queues       queues
+	pulses       *pulses
 	dependencies []*dependency
 	semaphores   []*semaphore
 
@@ -260,6 +260,7 @@ func (a *admission) close() {
 	for _, g := range a.dependencies {
 		if g.timer != nil {
 			g.timer.Stop()
+			g.pulse.Rest()
 		}
 	}
 }
@@ -359,13 +360,25 @@ func (a *admission) wake(g *dependency, now, next time.Time) {
 	case next.IsZero():
 		return
 	case g.timer == nil:
-		g.timer = time.AfterFunc(next.Sub(now), func() { a.open(g, time.Now(), true) })
+		g.pulse = a.pulses.add("limit of " + g.name)
+		g.timer = time.AfterFunc(next.Sub(now), func() { a.reopen(g) })
 	case g.fires.After(now) && !next.Before(g.fires):
 		return
 	default:
 		g.timer.Reset(next.Sub(now))
 	}
 	g.fires = next
+	g.pulse.Expect(next)
+}
+
+// reopen is what the timer of g does.
+func (a *admission) reopen(g *dependency) {
+	a.open(g, time.Now(), true)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !g.fires.After(time.Now()) { // nothing waits for another look
+		g.pulse.Rest()
+	}
 }
 
 // ended follows the end of a run of g. Changed is what the limiter said of it.
@@ -381,15 +394,12 @@ func (a *admission) announce(g *dependency, now time.Time) {
 	s := g.limiter.Adjust(now, flow.Change{})
 	down, up := s.Limit < 1 && 10*s.Failing > 9*s.Sampled, s.Limit >= 1 || 2*s.Failing < s.Sampled
 	switch {
-	case (s.Paused != "" || down) && !g.pausing:
-		g.pausing = true
-		why := fmt.Errorf("%d of the last %d messages failed: single runs try it out", s.Failing, s.Sampled)
-		if s.Paused != "" {
-			why = fmt.Errorf("paused by hand: %s", s.Paused)
-		}
+	case (s.Paused != "" || down) && g.paused.Load() == 0:
+		g.paused.Store(now.UnixNano())
+		why := errors.New(pauseCause(s))
 		a.report(Event{Kind: EventPaused, Dependency: g.name, Time: now, Until: g.status(now).Next, Err: why})
-	case g.pausing && s.Paused == "" && up:
-		g.pausing = false
+	case g.paused.Load() != 0 && s.Paused == "" && up:
+		g.paused.Store(0)
 		a.report(Event{Kind: EventResumed, Dependency: g.name, Time: now})
 	}
 }

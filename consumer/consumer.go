@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/health"
 )
 
 // Consumer runs the handlers of its topics. Make one with [New], register
@@ -21,6 +23,8 @@ type Consumer struct {
 	routes  []*route
 	faults  []error
 	started bool
+
+	stage atomic.Pointer[stage] // nil before Run
 }
 
 // New returns a Consumer that receives from broker. The error joins every
@@ -120,10 +124,12 @@ func (c *Consumer) register(topic string, t Topic, handle func(field string, r *
 // brokers.ErrMisconfigured for all topics together, as when it refuses the
 // password; an unclean drain is ErrUnclean. A topic that is deleted, and a message
 // that cannot be settled, do not end Run: both are EventError.
-func (c *Consumer) Run(ctx context.Context) error {
+func (c *Consumer) Run(ctx context.Context) (err error) {
 	if err := c.begin(); err != nil {
 		return err
 	}
+	c.enter(health.Opening, nil, nil)
+	defer func() { c.enter(health.Stopped, nil, err) }()
 	source, err := c.broker.Open(ctx, c.cfg.subscription(c.routes))
 	if err != nil {
 		if ctx.Err() != nil {
@@ -138,8 +144,11 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer end()
 	p := newPipeline(life, c, source)
 	p.start()
+	c.enter(health.Running, p, nil)
 	p.log.started(c, p.caps.Findings)
-	err = errors.Join(p.intake.receive(ctx), p.drain(), closeSource(p.values, source))
+	err = p.intake.receive(ctx)
+	c.enter(health.Draining, p, err)
+	err = errors.Join(err, p.drain(), closeSource(p.values, source))
 	end()
 	p.stages.Wait()
 	if p.receipts != nil {

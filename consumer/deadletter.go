@@ -77,7 +77,8 @@ func (p *pipeline) die(d *delivery) {
 // roomToDie reports whether the dead letter of d, too, may wait. There is always
 // room for as many as the window holds. The mu of the pipeline is held.
 func (s *subscription) roomToDie(d *delivery) bool {
-	return s.dying < s.window || s.waiting+s.dying < s.maxHeld && s.heldBytes+size(d) <= s.maxBytes
+	dying := int(s.dying.Load())
+	return dying < s.window || int(s.waiting.Load())+dying < s.maxHeld && s.heldBytes+size(d) <= s.maxBytes
 }
 
 // refused deals with a message whose retry or reject the broker will never take.
@@ -167,7 +168,7 @@ func (l *deadLetters) letterRefused(d *delivery, cause error) (again bool) {
 func (l *deadLetters) to(topic string) *sender[*delivery] {
 	s := l.senders[topic]
 	if s == nil {
-		s = newSender(letterBackoff, func(ctx context.Context, ds []*delivery) []*delivery { return l.send(ctx, topic, ds) })
+		s = newSender(letterBackoff, l.pulses.add("dead letters to "+topic), func(ctx context.Context, ds []*delivery) []*delivery { return l.send(ctx, topic, ds) })
 		l.senders[topic] = s
 		l.stages.Go(func() { s.run(l.life) })
 	}
@@ -191,7 +192,10 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 				letters[i] = d.published().Encode(l.headerLimit)
 			}
 		}
-		causes := publishErrors(l.broker.Publish(ctx, topic, letters...), len(ds))
+		await(ctx)
+		err := l.broker.Publish(ctx, topic, letters...)
+		answered(ctx)
+		causes := publishErrors(err, len(ds))
 		if causes == nil {
 			l.dead(ds, EventDeadLettered)
 			return failed
@@ -301,7 +305,11 @@ func publishErrors(err error, n int) []error {
 // dead settles deliveries whose dead letter is durable, or not wanted. The
 // original of a stub is left to the broker's own dead-lettering.
 func (l *deadLetters) dead(ds []*delivery, kind EventKind) {
+	now := time.Now()
 	for _, d := range ds {
+		if kind == EventDeadLettered {
+			d.sub.buried.add(d.sub.began, now)
+		}
 		l.observe(d, Event{Kind: kind, DeadLetter: d.published()})
 		if d.form == stub {
 			l.stubs.add(d)

@@ -105,7 +105,9 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 		p.drop(d, loss)
 		return
 	}
+	d.sub.attempted.add(d.sub.began, now)
 	if err == nil {
+		d.sub.lastSuccess.Store(now.UnixNano())
 		p.admission.done(d, began, now, flow.Success)
 		if d.sub.poisonRow.Load() > 0 {
 			p.believe(d.sub)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
+	"github.com/redrive-go/redrive/internal/pulse"
 	"github.com/redrive-go/redrive/retry/budget"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -62,11 +63,13 @@ type dependency struct {
 
 	line lineup
 
+	paused atomic.Int64 // since when, as EventPaused told; 0 if it does not; written under the mu of the admission
+
 	// The rest belongs to the admission, under its mu.
-	timer   *time.Timer // looks again when the next run may start
-	fires   time.Time   // when it does
-	alone   time.Time   // when a probe was first allowed and only retries were in line
-	pausing bool        // EventPaused was reported last
+	timer *time.Timer // looks again when the next run may start
+	pulse *pulse.Pulse
+	fires time.Time // when it does
+	alone time.Time // when a probe was first allowed and only retries were in line
 }
 
 // status returns what may start at now.
@@ -294,6 +297,12 @@ func (g *given) Withdraw(now time.Time, most time.Duration, random float64) (wai
 func (g *given) Refund(now time.Time) {
 	defer g.rescue("Refund", func() { g.local.Refund(now) })
 	g.Pacer.Refund(now)
+}
+
+// Snapshot implements budget.Pacer.
+func (g *given) Snapshot(now time.Time) (s budget.Snapshot) {
+	defer g.rescue("Snapshot", func() { s = g.local.Snapshot(now) })
+	return g.Pacer.Snapshot(now)
 }
 
 // rescue is to be deferred. It does instead what a method could not.

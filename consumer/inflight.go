@@ -123,17 +123,18 @@ func (p *pipeline) to(d *delivery, next state) bool {
 func (s *subscription) count(in state, n int, d *delivery) {
 	switch in {
 	case waiting:
-		s.waiting += n
+		s.waiting.Add(int32(n))
 		s.heldBytes += n * size(d)
 	case dying:
-		s.dying += n
+		s.dying.Add(int32(n))
 		s.heldBytes += n * size(d)
 	case gone:
+		s.ages.count(s.since(d), -1)
 		if d.stuck {
 			s.stuck--
 		}
 	default:
-		s.active += n
+		s.active.Add(int32(n))
 	}
 }
 
@@ -144,7 +145,7 @@ func (s *subscription) roomToWait(d *delivery) bool {
 	if d.returned() {
 		share = 2
 	}
-	return s.waiting+s.dying < s.maxHeld/share && s.heldBytes+size(d) <= s.maxBytes/share
+	return int(s.waiting.Load()+s.dying.Load()) < s.maxHeld/share && s.heldBytes+size(d) <= s.maxBytes/share
 }
 
 // lasts reports whether d can be held until a run that begins at start is over.

@@ -7,9 +7,11 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/pulse"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -25,16 +27,20 @@ type intake struct {
 	accept    func([]*brokers.Delivery)
 	random    func() float64
 
-	mu      *sync.Mutex        // of the pipeline, for the counters of subs
-	changed chan struct{}      // plan again
-	stale   bool               // the plan is
-	end     context.CancelFunc // of the Receive under way; nil if none is
-	paused  []string           // topics, as the source was told
-	timer   *time.Timer        // to plan again; nil if it does not run
+	pulse   *pulse.Pulse
+	failure atomic.Pointer[failure]            // of the last Receive that failed
+	end     atomic.Pointer[context.CancelFunc] // of the Receive under way; nil if none is
+
+	mu      *sync.Mutex   // of the pipeline, for the counters of subs
+	changed chan struct{} // plan again
+	stale   bool          // the plan is
+	paused  []string      // topics, as the source was told
+	timer   *time.Timer   // to plan again; nil if it does not run
 }
 
 // receive takes deliveries in until ctx ends or the source fails for good.
 func (in *intake) receive(ctx context.Context) error {
+	defer in.pulse.End()
 	backoff := retry.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second, Floor: 10 * time.Millisecond}
 	for failures := 0; ; {
 		n := in.awaitRoom(ctx)
@@ -58,6 +64,7 @@ func (in *intake) receive(ctx context.Context) error {
 				e.Topic = lost.Topic
 			}
 			in.report(e)
+			in.failure.Store(&failure{time.Now(), err})
 			until(time.Now().Add(backoff.Delay(failures, 0, in.random())), ctx.Done())
 		}
 	}
@@ -70,8 +77,10 @@ const receiveLimit = 256
 // has ended, and has the source pause the topics that none may be received of.
 func (in *intake) awaitRoom(ctx context.Context) int {
 	for {
+		now := time.Now()
+		in.pulse.Expect(now)
 		in.mu.Lock()
-		n, paused := in.plan(time.Now())
+		n, paused := in.plan(now)
 		news := !slices.Equal(paused, in.paused)
 		in.paused = paused
 		in.mu.Unlock()
@@ -81,6 +90,7 @@ func (in *intake) awaitRoom(ctx context.Context) int {
 		if n > 0 {
 			return n
 		}
+		in.pulse.Rest()
 		select {
 		case <-ctx.Done():
 			return 0
@@ -127,7 +137,7 @@ func (in *intake) plan(now time.Time) (n int, paused []string) {
 // need. mu is held.
 func (in *intake) room(s *subscription) int {
 	v, window, size := s.dependency.seen, s.window, max(1, s.batchSize)
-	inLine := in.admission.inLine(s.dependency)
+	inLine, active := in.admission.inLine(s.dependency), int(s.active.Load())
 	switch {
 	case v.Full():
 	case v.Limit < 1:
@@ -135,26 +145,27 @@ func (in *intake) room(s *subscription) int {
 		if inLine[fresh] == 0 { // look behind those that have failed for one that has not
 			most *= 2
 		}
-		return min(1, most-inLine[fresh]-inLine[retried]-inLine[sentBack]-max(0, (s.active-s.hung)/size-v.Running))
+		return min(1, most-inLine[fresh]-inLine[retried]-inLine[sentBack]-max(0, (active-s.hung)/size-v.Running))
 	default:
 		window = min(window, 2*size*int(math.Ceil(v.Limit))+s.hung)
 	}
 	// Messages that were sent back let others pass.
-	return in.roomForLetters(s, window-size*(inLine[fresh]+inLine[retried])-s.active)
+	return in.roomForLetters(s, window-size*(inLine[fresh]+inLine[retried])-active)
 }
 
 // roomForLetters returns how much of room is left while dead letters are under
 // way: there must also be room for those of the whole window, because handlers may
 // fail faster than a healthy dead-letter topic confirms. mu is held.
 func (in *intake) roomForLetters(s *subscription, room int) int {
-	if s.dying == 0 || room <= 0 {
+	dying := int(s.dying.Load())
+	if dying == 0 || room <= 0 {
 		return room
 	}
-	left := s.window - s.dying
+	left := s.window - dying
 	if s.heldBytes <= s.maxBytes/2 {
-		left = max(left, s.maxHeld-s.waiting-s.dying)
+		left = max(left, s.maxHeld-int(s.waiting.Load())-dying)
 	}
-	if left -= s.active; left >= room || !s.letters.moves(time.Now()) {
+	if left -= int(s.active.Load()); left >= room || !s.letters.moves(time.Now()) {
 		return room
 	}
 	if left < s.least { // if the dead letters stop moving, nothing else has the intake look
@@ -206,8 +217,13 @@ var errReplan = errors.New("consumer: what may be received has changed")
 // under way. mu is held.
 func (in *intake) replan() {
 	in.stale = true
-	if in.end != nil {
-		in.end()
+	in.interrupt()
+}
+
+// interrupt has the intake look again, unless a Receive is about to begin.
+func (in *intake) interrupt() {
+	if end := in.end.Load(); end != nil {
+		(*end)()
 	}
 	select {
 	case in.changed <- struct{}{}:
@@ -219,17 +235,18 @@ func (in *intake) replan() {
 func (in *intake) fetch(ctx context.Context, n int) ([]*brokers.Delivery, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
+	again := context.CancelFunc(func() { end(errReplan) })
 	in.mu.Lock()
 	if in.stale {
 		in.mu.Unlock()
 		return nil, errReplan
 	}
-	in.end = func() { end(errReplan) }
+	in.end.Store(&again)
 	in.mu.Unlock()
+	in.pulse.Rest()
 	deliveries, err := in.source.Receive(ctx, n)
-	in.mu.Lock()
-	in.end = nil
-	in.mu.Unlock()
+	in.pulse.Expect(time.Now())
+	in.end.Store(nil)
 	return deliveries, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/pulse"
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
@@ -53,20 +54,25 @@ type pipeline struct {
 	mu       sync.Mutex
 	keys     keyQueues // nil if nothing is ordered
 	waitlist waitlist
+	stuck    int // runs of handlers that do not return
 }
 
 // lifetime is how long the goroutines of a pipeline go on.
 type lifetime struct {
 	life     context.Context // ends when the pipeline is done
-	stages   sync.WaitGroup  // keeper and senders
-	draining atomic.Bool     // written under the mu of the pipeline
+	began    time.Time
+	stages   sync.WaitGroup // keeper and senders
+	draining atomic.Bool    // written under the mu of the pipeline
+	pulses   pulses
 }
 
 // subscription is what a Consumer has for one topic: slots and room of its own, so
 // that it takes none from others. The counters are the pipeline's, under its mu,
-// and only pipeline.to changes them.
+// and only pipeline.to changes them. The status reads the atomic ones.
 type subscription struct {
 	*route
+	watched
+	slots        int
 	values       context.Context // of Run, without its cancellation
 	queue        *topicQueue
 	dependency   *dependency
@@ -82,10 +88,10 @@ type subscription struct {
 
 	anonymous sync.Once // tells of messages without an ID
 
-	active    int // deliveries in the window
-	hung      int // of those: of handlers that do not return
-	waiting   int
-	dying     int
+	active    atomic.Int32 // deliveries in the window
+	hung      int          // of those: of handlers that do not return
+	waiting   atomic.Int32
+	dying     atomic.Int32
 	stuck     int              // of those dying: held because the broker refuses every end
 	heldBytes int              // bodies of those two
 	full      bool             // not received for, because there is no room
@@ -99,7 +105,7 @@ func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipe
 	caps := source.Capabilities()
 	p := &pipeline{
 		reporter:     &reporter{newLogObserver(c.cfg.Logger, c.cfg.Redact), c.cfg.observers(), c.cfg.Tracer, context.WithoutCancel(life)},
-		lifetime:     &lifetime{life: life},
+		lifetime:     &lifetime{life: life, began: time.Now()},
 		cfg:          c.cfg,
 		caps:         caps,
 		longestDelay: c.cfg.subscription(c.routes).MaxDelay,
@@ -109,22 +115,22 @@ func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipe
 		p.keys = keyQueues{}
 	}
 	group := cmp.Or(caps.Group, c.cfg.Group) // as the source says, where the broker has such a notion
-	p.waitlist.due = p.resumeDue
+	p.waitlist.due, p.waitlist.pulse = p.resumeDue, p.pulses.add("retries that are due")
 	p.leases = newLeases(p.reporter, source, p)
-	p.settlers = newSettlers(p.reporter, source, p.longestDelay, p)
-	p.receipts = newReceipts(p.reporter, c.broker, c.cfg, group)
+	p.settlers = newSettlers(p.reporter, source, p.longestDelay, p, &p.pulses)
+	p.receipts = newReceipts(p.reporter, c.broker, c.cfg, group, &p.pulses)
 	p.letters = &deadLetters{
 		reporter: p.reporter, lifetime: p.lifetime, cfg: c.cfg, group: group, broker: c.broker, headerLimit: caps.HeaderLimit,
 		settlers: p.settlers, drop: p.drop, senders: map[string]*sender[*delivery]{},
 	}
-	p.admission = &admission{reporter: p.reporter, random: c.cfg.Random, queues: p}
+	p.admission = &admission{reporter: p.reporter, random: c.cfg.Random, queues: p, pulses: &p.pulses}
 	p.pool = &pool{most: c.cfg.MaxConcurrency, start: func() *worker { return newWorker(p.reporter, p.pool, p.admission, p) }}
 	for _, r := range c.routes {
 		p.subscribe(r, c.routes)
 	}
 	p.intake = &intake{
 		reporter: p.reporter, source: source, subs: p.subs, admission: p.admission, accept: p.accept,
-		random: c.cfg.Random, mu: &p.mu, changed: make(chan struct{}, 1),
+		random: c.cfg.Random, mu: &p.mu, changed: make(chan struct{}, 1), pulse: p.pulses.add("receive"),
 	}
 	return p
 }
@@ -142,6 +148,8 @@ func (p *pipeline) subscribe(r *route, routes []*route) {
 func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	s := &subscription{
 		route:    r,
+		watched:  watched{began: p.began},
+		slots:    p.cfg.slots(r.concurrency),
 		values:   p.values,
 		queue:    &topicQueue{limit: r.concurrency},
 		window:   r.window(),
@@ -155,12 +163,11 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 	if n > 1 {
 		s.least = max(1, (s.window-r.concurrency+1)/2)
 	}
-	slots := p.cfg.slots(r.concurrency)
-	s.names = newNames(slots, 1)
+	s.names = newNames(s.slots, 1)
 	if r.dependencyOf != nil {
-		s.names = newNames(slots, bucketCount)
+		s.names = newNames(s.slots, bucketCount)
 	}
-	s.returned = newSemaphore(min(slots, s.window/max(1, r.batchSize)))
+	s.returned = newSemaphore(min(s.slots, s.window/max(1, r.batchSize)))
 	for i := range s.batches {
 		s.batches[i].sub, s.batches[i].pool = s, p.pool
 	}
@@ -171,7 +178,8 @@ func (p *pipeline) newSubscription(r *route, n int) *subscription {
 func (p *pipeline) start() {
 	runs := []func(context.Context){p.settlers.settler.run, p.settlers.retrier.run, p.settlers.rejecter.run}
 	if p.leases.keeper != nil {
-		runs = append(runs, p.leases.keeper.Run)
+		alive := pulse.With(p.life, p.pulses.add("leases"))
+		runs = append(runs, func(context.Context) { p.leases.keeper.Run(alive) })
 	}
 	if p.receipts != nil {
 		runs = append(runs, p.receipts.run)
@@ -249,7 +257,19 @@ func (p *pipeline) startable(d *delivery, now time.Time) bool {
 func (p *pipeline) hang(runs []*delivery, change int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	runs[0].sub.hung += change * len(runs)
+	s := runs[0].sub
+	s.hung += change * len(runs)
+	s.stuckRuns.Add(int32(change))
+	p.stuck += change
+	for _, s := range p.subs {
+		none := int(s.stuckRuns.Load()) >= s.slots || p.pool.most > 0 && p.stuck >= p.pool.most
+		switch since := s.stuckSince.Load(); {
+		case !none:
+			s.stuckSince.Store(0)
+		case since == 0:
+			s.stuckSince.Store(time.Now().UnixNano())
+		}
+	}
 }
 
 // settled ends the life of deliveries whose settlement is durable.

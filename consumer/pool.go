@@ -1,6 +1,9 @@
 package consumer
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // pool is the workers and the jobs that wait for them. Each topic has slots of
 // its own, so that a slow one takes none from another; most bounds them all
@@ -28,9 +31,9 @@ type pool struct {
 
 // topicQueue is the jobs of a topic that wait, and its slots. It belongs to the pool.
 type topicQueue struct {
-	number int // in queues
-	limit  int // jobs at once
-	busy   int // of those
+	number int          // in queues
+	limit  int          // jobs at once
+	busy   atomic.Int32 // of those; written under the mu of the pool
 	jobs   [][]*delivery
 	head   int // of jobs
 }
@@ -48,7 +51,7 @@ func (p *pool) add(q *topicQueue, job []*delivery) {
 func (p *pool) free(q *topicQueue) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return q.busy+len(q.jobs)-q.head < q.limit && (p.most == 0 || p.busy+p.jobs < p.most)
+	return int(q.busy.Load())+len(q.jobs)-q.head < q.limit && (p.most == 0 || p.busy+p.jobs < p.most)
 }
 
 // next returns a job for w, waiting for one; nil once there will be none.
@@ -56,7 +59,7 @@ func (p *pool) next(w *worker) []*delivery {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w.queue != nil {
-		w.queue.busy--
+		w.queue.busy.Add(-1)
 		p.busy--
 		w.queue = nil
 	}
@@ -72,7 +75,7 @@ func (p *pool) next(w *worker) []*delivery {
 		p.calling = false
 	}
 	w.queue = q
-	q.busy++
+	q.busy.Add(1)
 	p.busy++
 	p.jobs--
 	p.turn = q.number + 1
@@ -88,7 +91,7 @@ func (p *pool) ready() *topicQueue {
 		return nil
 	}
 	for i := range p.queues {
-		if q := p.queues[(p.turn+i)%len(p.queues)]; q.head < len(q.jobs) && q.busy < q.limit {
+		if q := p.queues[(p.turn+i)%len(p.queues)]; q.head < len(q.jobs) && int(q.busy.Load()) < q.limit {
 			return q
 		}
 	}

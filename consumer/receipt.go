@@ -28,12 +28,12 @@ type receipts struct {
 }
 
 // newReceipts returns nil if none are wanted.
-func newReceipts(r *reporter, broker brokers.Broker, cfg Config, group string) *receipts {
+func newReceipts(r *reporter, broker brokers.Broker, cfg Config, group string, ps *pulses) *receipts {
 	if cfg.Receipts == "" {
 		return nil
 	}
 	rs := &receipts{reporter: r, broker: broker, topic: cfg.Receipts, group: group, instance: cfg.Instance}
-	rs.sender = newSender(settleBackoff, rs.publish)
+	rs.sender = newSender(settleBackoff, ps.add("receipts"), rs.publish)
 	return rs
 }
 
@@ -65,7 +65,9 @@ func (rs *receipts) end(d *delivery) {
 
 // publish publishes some and returns those to publish again.
 func (rs *receipts) publish(ctx context.Context, some []brokers.Message) (failed []brokers.Message) {
+	await(ctx)
 	err := rs.broker.Publish(ctx, rs.topic, some...)
+	answered(ctx)
 	for i, cause := range publishErrors(err, len(some)) {
 		switch {
 		case cause == nil:

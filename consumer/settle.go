@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/pulse"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -38,15 +39,15 @@ type owner interface {
 	refused(d *delivery, err error) (again bool) // the broker will never take it
 }
 
-func newSettlers(r *reporter, source brokers.Source, longestDelay time.Duration, o owner) *settlers {
+func newSettlers(r *reporter, source brokers.Source, longestDelay time.Duration, o owner, ps *pulses) *settlers {
 	s := &settlers{reporter: r, source: source, longestDelay: longestDelay, owner: o}
-	s.settler, s.retrier, s.rejecter = s.sender(settleBackoff), s.sender(settleBackoff), s.sender(letterBackoff)
+	s.settler, s.retrier, s.rejecter = s.sender(settleBackoff, ps.add("settle")), s.sender(settleBackoff, ps.add("retry")), s.sender(letterBackoff, ps.add("reject"))
 	return s
 }
 
-func (s *settlers) sender(backoff retry.Backoff) *sender[*delivery] {
+func (s *settlers) sender(backoff retry.Backoff, p *pulse.Pulse) *sender[*delivery] {
 	var batch []brokers.Settlement // reused
-	return newSender(backoff, func(ctx context.Context, ds []*delivery) (failed []*delivery) {
+	return newSender(backoff, p, func(ctx context.Context, ds []*delivery) (failed []*delivery) {
 		batch, failed = s.settle(ctx, batch[:0], ds)
 		return failed
 	})
@@ -93,7 +94,9 @@ func (s *settlers) settle(ctx context.Context, batch []brokers.Settlement, ds []
 		}
 		batch = append(batch, entry)
 	}
+	await(ctx)
 	errs := s.source.Settle(ctx, batch)
+	answered(ctx)
 	clear(batch)
 	if errs == nil {
 		s.owner.settled(ds)
@@ -141,6 +144,7 @@ var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRe
 type sender[T any] struct {
 	flush   func(ctx context.Context, batch []T) (failed []T)
 	backoff retry.Backoff
+	pulse   *pulse.Pulse
 	wake    chan struct{}
 	emptied chan struct{} // closed when run has returned
 
@@ -172,8 +176,8 @@ const movesWithin = time.Second
 // flushTimeout bounds one call to the broker; its outcome is unknown then.
 const flushTimeout = 30 * time.Second
 
-func newSender[T any](backoff retry.Backoff, flush func(context.Context, []T) []T) *sender[T] {
-	return &sender[T]{flush: flush, backoff: backoff, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
+func newSender[T any](backoff retry.Backoff, p *pulse.Pulse, flush func(context.Context, []T) []T) *sender[T] {
+	return &sender[T]{flush: flush, backoff: backoff, pulse: p, wake: make(chan struct{}, 1), emptied: make(chan struct{})}
 }
 
 func (s *sender[T]) add(v T) {
@@ -230,8 +234,12 @@ func (s *sender[T]) signal() {
 // run sends until the sender is closed and empty, or ctx ends.
 func (s *sender[T]) run(ctx context.Context) {
 	defer close(s.emptied)
+	defer s.pulse.End()
+	ctx = pulse.With(ctx, s.pulse)
 	for ctx.Err() == nil {
-		batch, wait, done := s.next(time.Now())
+		now := time.Now()
+		s.pulse.Expect(now)
+		batch, wait, done := s.next(now)
 		switch {
 		case done:
 			return
@@ -242,6 +250,16 @@ func (s *sender[T]) run(ctx context.Context) {
 		}
 	}
 }
+
+// await has the loop of ctx tick when ctx ends at the latest: it waits for the broker.
+func await(ctx context.Context) {
+	if by, ok := ctx.Deadline(); ok {
+		pulse.Of(ctx).Expect(by)
+	}
+}
+
+// answered has the loop of ctx tick soon: the broker has answered.
+func answered(ctx context.Context) { pulse.Of(ctx).Expect(time.Now()) }
 
 // send flushes batch, within the time that any broker should need.
 func (s *sender[T]) send(ctx context.Context, batch []T) {
@@ -311,6 +329,9 @@ func (s *sender[T]) await(ctx context.Context, wait time.Duration) {
 	var elapsed <-chan time.Time
 	if wait > 0 {
 		elapsed = time.After(wait)
+		s.pulse.Expect(time.Now().Add(wait))
+	} else {
+		s.pulse.Rest()
 	}
 	select {
 	case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/pulse"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -16,6 +17,7 @@ const resumeEvery = time.Millisecond
 // of some is over. It belongs to the pipeline, under its mu.
 type waitlist struct {
 	due     func()
+	pulse   *pulse.Pulse
 	waiting schedule    // and what was lost meanwhile
 	timer   *time.Timer // nil until something has waited
 	fires   time.Time   // zero when it does not
@@ -33,6 +35,7 @@ func (w *waitlist) add(d *delivery, due time.Time) {
 // set sets the timer.
 func (w *waitlist) set(t time.Time) {
 	w.fires = t
+	w.pulse.Expect(t)
 	if w.timer == nil {
 		w.timer = time.AfterFunc(time.Until(t), w.due)
 		return
@@ -49,6 +52,7 @@ func (w *waitlist) next(now time.Time) *delivery {
 		}
 	}
 	w.fires = time.Time{}
+	w.pulse.Rest()
 	if len(w.waiting) > 0 {
 		w.set(now.Add(max(resumeEvery, w.waiting[0].at.Sub(now))))
 	}
@@ -70,6 +74,7 @@ func (w *waitlist) close() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
+	w.pulse.Rest()
 	w.waiting = nil
 }
 

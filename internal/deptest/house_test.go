@@ -24,6 +24,7 @@ var house = map[string]row{
 	"retry/breaker":            {imports: []string{"retry/flow"}},
 	"retry/flow":               {},
 	"visibility":               {imports: []string{"internal/pulse"}},
+	"health":                   {tests: []string{"brokers", "brokers/memory", "consumer"}},
 	"internal/pulse":           {},
 	"settings":                 {},
 	"internal/handling":        {},
@@ -59,7 +60,7 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"consumer": {
-		imports: []string{"brokers", "brokers/inspect", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "settings", "internal/deadletter", "internal/handling", "internal/text"},
+		imports: []string{"brokers", "brokers/inspect", "classify", "retry", "retry/budget", "retry/flow", "visibility", "dlq", "settings", "health", "internal/deadletter", "internal/handling", "internal/pulse", "internal/text"},
 		tests:   []string{"brokers/memory", "consumer/consumertest"},
 	},
 	"httpretry": {

@@ -33,7 +33,7 @@ var imports = byName(
 	modulePath+"/brokers", modulePath+"/brokers/brokertest", modulePath+"/brokers/kafka", modulePath+"/brokers/memory", modulePath+"/brokers/rabbitmq",
 	modulePath+"/brokers/sqs", modulePath+"/brokers/sqs/sqstest", modulePath+"/classify",
 	"github.com/aws/aws-sdk-go-v2/aws", "github.com/segmentio/kafka-go/sasl/plain",
-	modulePath+"/consumer", modulePath+"/consumer/consumertest", modulePath+"/dlq", modulePath+"/httpretry",
+	modulePath+"/consumer", modulePath+"/consumer/consumertest", modulePath+"/dlq", modulePath+"/health", modulePath+"/httpretry",
 	modulePath+"/idempotency", modulePath+"/idempotency/sqlstore",
 	modulePath+"/retry", modulePath+"/retry/breaker", modulePath+"/retry/budget", modulePath+"/retry/flow", modulePath+"/settings", modulePath+"/visibility",
 )

@@ -1,0 +1,284 @@
+package consumer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-go/redrive/health"
+	"github.com/redrive-go/redrive/internal/pulse"
+	"github.com/redrive-go/redrive/retry/flow"
+)
+
+// Status returns what the worker does now. It may be called at any time and from any
+// goroutine, before Run and after it, too. It takes microseconds, however many
+// messages are in flight, and waits for no lock that is held while something else is
+// waited for. A worker that has received nothing for 5 s is asked to show that it
+// still could, which costs the broker nothing.
+func (c *Consumer) Status() health.Status {
+	now, l := time.Now(), c.stage.Load()
+	if l == nil {
+		return health.Status{At: now, State: health.New}
+	}
+	s := health.Status{At: now, State: l.state, Since: l.since, Opened: l.opened, Error: c.told(l.err)}
+	p := l.pipeline
+	if p == nil {
+		return s
+	}
+	p.intake.prove(now)
+	s.Loops = p.pulses.late(now)
+	s.Broker = p.connection()
+	s.Topics = make([]health.Topic, len(p.subs))
+	for i, sub := range p.subs {
+		s.Topics[i] = sub.status(now)
+	}
+	return s
+}
+
+// stage is where a Consumer is in its life.
+type stage struct {
+	state         health.State
+	since, opened time.Time
+	err           error
+	pipeline      *pipeline // nil before opened
+}
+
+// enter begins the next stage, in which the worker keeps its pipeline.
+func (c *Consumer) enter(state health.State, p *pipeline, err error) {
+	next := stage{state: state, since: time.Now(), err: err, pipeline: p}
+	if last := c.stage.Load(); last != nil {
+		next.opened, next.pipeline = last.opened, cmp.Or(p, last.pipeline)
+	}
+	if next.opened.IsZero() && p != nil {
+		next.opened = next.since
+	}
+	c.stage.Store(&next)
+}
+
+// told is the text of err without secrets, in the lines that it has.
+func (c *Consumer) told(err error) string {
+	if err == nil {
+		return ""
+	}
+	var b strings.Builder
+	for line := range strings.Lines(err.Error()) {
+		if b.Len() > logRaw {
+			return b.String() + "\n..."
+		}
+		if b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString((&logObserver{redact: c.cfg.Redact}).textOf(strings.TrimSuffix(line, "\n")))
+	}
+	return b.String()
+}
+
+// connection is what the source says of its broker, or else the last failure of
+// Receive.
+func (p *pipeline) connection() health.Connection {
+	if s, ok := p.intake.source.(health.Connected); ok {
+		c := s.Connection()
+		if c.Error != "" {
+			c.Error = p.log.textOf(c.Error)
+		}
+		return c
+	}
+	if f := p.intake.failure.Load(); f != nil {
+		return health.Connection{Error: p.log.textOf(f.err), ErrorAt: f.at}
+	}
+	return health.Connection{}
+}
+
+// failure is an error, and when it came.
+type failure struct {
+	at  time.Time
+	err error
+}
+
+func (s *subscription) status(now time.Time) health.Topic {
+	waiting, dying := int(s.waiting.Load()), int(s.dying.Load())
+	attempts, delay, age := s.policy.Limits()
+	t := health.Topic{
+		Name:           s.topic,
+		Slots:          s.slots,
+		Running:        int(s.queue.busy.Load()),
+		Stuck:          int(s.stuckRuns.Load()),
+		StuckSince:     timeAt(s.stuckSince.Load()),
+		InFlight:       int(s.active.Load()) + waiting + dying,
+		Waiting:        waiting,
+		Dying:          dying,
+		LastSuccess:    timeAt(s.lastSuccess.Load()),
+		Attempts10m:    s.attempted.sum(s.began, now),
+		DeadLetters10m: s.buried.sum(s.began, now),
+		Dependency:     s.dependency.name,
+		Limit:          float64(s.slots),
+		Policy:         health.Policy{MaxAttempts: attempts, MaxDelay: health.Duration(delay), MaxAge: health.Duration(age), Timeout: health.Duration(s.timeout)},
+	}
+	if second := s.ages.oldest.Load(); second > 0 {
+		t.Oldest = s.began.Add(time.Duration(second-1) * time.Second)
+	}
+	if v := s.dependency.status(now); v.Slots > 0 {
+		t.Limit, t.Pause = v.Limit, s.dependency.pause(v)
+	}
+	if pacer := s.dependency.budget; pacer != nil {
+		b := pacer.Snapshot(now)
+		t.Budget = &health.Budget{Tokens: b.Tokens, Capacity: b.Capacity, Waiting: b.Waiting}
+	}
+	return t
+}
+
+// pause is what EventPaused told of, with what v says since.
+func (g *dependency) pause(v flow.Status) *health.Pause {
+	since := g.paused.Load()
+	if since == 0 {
+		return nil
+	}
+	return &health.Pause{Cause: pauseCause(v), Since: timeAt(since), Next: v.Next, ByHand: v.Paused != ""}
+}
+
+// pauseCause says why a dependency is paused.
+func pauseCause(v flow.Status) string {
+	if v.Paused != "" {
+		return "paused by hand: " + v.Paused
+	}
+	return fmt.Sprintf("%d of the last %d messages failed: single runs try it out", v.Failing, v.Sampled)
+}
+
+// timeAt is the time of so many nanoseconds, zero for none.
+func timeAt(nanos int64) time.Time {
+	if nanos == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanos)
+}
+
+// watched is what is noted of a topic for its status alone.
+type watched struct {
+	began       time.Time
+	ages        ages // under the mu of the pipeline
+	lastSuccess atomic.Int64
+	attempted   recent
+	buried      recent
+
+	stuckRuns  atomic.Int32 // of handlers that ignore that their context has ended; written under the mu of the pipeline
+	stuckSince atomic.Int64 // since when they have all slots; 0 if they do not
+}
+
+// recent counts what happens in the last ten minutes. Each part is a minute, in the
+// upper half, and how often it happened in it.
+type recent [11]atomic.Uint64
+
+const recentMinutes = 10
+
+func minute(began, now time.Time) uint64 { return uint64(max(0, now.Sub(began)/time.Minute)) }
+
+func (r *recent) add(began, now time.Time) {
+	m := minute(began, now)
+	part := &r[m%uint64(len(r))]
+	for {
+		old := part.Load()
+		next := old + 1
+		if old>>32 != m {
+			next = m<<32 | 1
+		}
+		if part.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
+
+func (r *recent) sum(began, now time.Time) (n uint64) {
+	m := minute(began, now)
+	for i := range r {
+		if part := r[i].Load(); part>>32+recentMinutes > m {
+			n += part & (1<<32 - 1)
+		}
+	}
+	return n
+}
+
+// ages counts the messages in flight by the second in which they came in, oldest
+// first. The oldest second is kept apart, for the status: counted from 1, and 0 if
+// there is none.
+type ages struct {
+	seconds []second
+	oldest  atomic.Int64
+}
+
+type second struct{ number, messages int64 }
+
+// count adds n messages that came in at at.
+func (a *ages) count(at int64, n int64) {
+	i, found := slices.BinarySearchFunc(a.seconds, at, func(s second, at int64) int { return cmp.Compare(s.number, at) })
+	if !found {
+		if len(a.seconds) == cap(a.seconds) { // seconds of which nothing is left, behind one that is
+			a.seconds = slices.DeleteFunc(a.seconds, func(s second) bool { return s.messages == 0 })
+			i, _ = slices.BinarySearchFunc(a.seconds, at, func(s second, at int64) int { return cmp.Compare(s.number, at) })
+		}
+		a.seconds = slices.Insert(a.seconds, i, second{number: at})
+	}
+	a.seconds[i].messages += n
+	gone := 0
+	for gone < len(a.seconds) && a.seconds[gone].messages == 0 {
+		gone++
+	}
+	if gone > 0 {
+		a.seconds = slices.Delete(a.seconds, 0, gone)
+	}
+	oldest := int64(0)
+	if len(a.seconds) > 0 {
+		oldest = a.seconds[0].number + 1
+	}
+	if a.oldest.Load() != oldest {
+		a.oldest.Store(oldest)
+	}
+}
+
+// since is the second in which d came in.
+func (s *subscription) since(d *delivery) int64 {
+	return int64(max(0, d.ReceivedAt.Sub(s.began)) / time.Second)
+}
+
+// pulses are those of all loops of a pipeline.
+type pulses struct {
+	mu  sync.Mutex
+	all []*pulse.Pulse
+}
+
+// add returns the pulse of one more loop.
+func (ps *pulses) add(name string) *pulse.Pulse {
+	p := &pulse.Pulse{Name: name}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.all = append(ps.all, p)
+	return p
+}
+
+// late returns the loops that should have ticked.
+func (ps *pulses) late(now time.Time) (loops []health.Loop) {
+	ps.mu.Lock()
+	all := ps.all
+	ps.mu.Unlock()
+	for _, p := range all {
+		if late := p.Overdue(now); late >= lateLeast {
+			loops = append(loops, health.Loop{Name: p.Name, Late: health.Duration(late)})
+		}
+	}
+	return loops
+}
+
+const (
+	lateLeast  = time.Second     // by less a loop may be late because it works
+	proveAfter = 5 * time.Second // the receive loop is asked to tick
+)
+
+// prove has the receive loop tick if it has waited for proveAfter.
+func (in *intake) prove(now time.Time) {
+	if in.pulse.Ask(now, proveAfter) {
+		in.interrupt()
+	}
+}
