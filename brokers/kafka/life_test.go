@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/health"
 )
 
 // The metadata of a commit cannot hold what is settled here, and done records
@@ -53,6 +54,33 @@ func TestDoneRecordsOutliveACrash(t *testing.T) {
 			}
 		}
 		w.close()
+	})
+}
+
+// The source tells of its connection, and of what it has read of each partition.
+func TestConnection(t *testing.T) {
+	onKafka(t, 1, func(s *scene) {
+		w := s.open()
+		connection := w.Source.(health.Connected).Connection
+		if c := connection(); c.State != health.Running || c.Since.IsZero() {
+			s.Errorf("after Open: %+v, want it to be connected", c)
+		}
+		s.writeNumbers(20)
+		ds, _ := w.receive(20)
+		c := connection()
+		if len(c.Partitions) != 1 || c.Partitions[0].LastRecord.IsZero() {
+			s.Fatalf("partitions %+v, want one that was read", c.Partitions)
+		}
+		c.Partitions[0].LastRecord = time.Time{}
+		if want := (health.Partition{Topic: s.topic, Position: 20}); c.Partitions[0] != want {
+			s.Errorf("partition %+v, want %+v", c.Partitions[0], want)
+		}
+		w.ack(ds...)
+		w.link.cut()
+		s.waitFor("the loss of the connection", func() bool {
+			c := connection()
+			return c.State == health.Opening && c.Error != ""
+		})
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/health"
 )
 
 const (
@@ -56,8 +57,9 @@ type reader struct {
 	cancel context.CancelCauseFunc
 	work   context.Context // of the goroutines that read, ends before
 	stop   context.CancelCauseFunc
-	tasks  sync.WaitGroup // those
-	out    atomic.Int64   // deliveries that are handed out
+	tasks  sync.WaitGroup                   // those
+	out    atomic.Int64                     // deliveries that are handed out
+	told   atomic.Pointer[health.Partition] // as of the last fetch; nil before
 
 	mu       sync.Mutex
 	memory   memory
@@ -276,6 +278,7 @@ func (r *reader) accept(got fetched) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, now := r.next, time.Now()
+	r.tell(got, now)
 	if !r.begun && !r.wary.IsZero() { // nobody was careful before there was something
 		r.wary = now.Add(careful)
 	}
@@ -297,6 +300,17 @@ func (r *reader) accept(got fetched) {
 		return
 	}
 	r.fill(r.own, slices.DeleteFunc(got.records, func(record *record) bool { return r.progress.isDone(record.offset) }))
+}
+
+// tell keeps for the status what a fetch says.
+func (r *reader) tell(got fetched, now time.Time) {
+	p := &health.Partition{Topic: r.partition.topic, Partition: r.partition.number, Position: got.next, Lag: max(0, got.stable-got.next)}
+	if last := r.told.Load(); len(got.records) > 0 {
+		p.LastRecord = now
+	} else if last != nil {
+		p.LastRecord = last.LastRecord
+	}
+	r.told.Store(p)
 }
 
 // What a record and a header take in memory besides their bytes, about.

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/inspect"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
+	"github.com/redrive-go/redrive/health"
 )
 
 // source is a member of a consumer group. It has a reader for each partition that it
@@ -39,6 +40,7 @@ type source struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	woken  adapter.Waker
+	link   adapter.Link // changed by join
 	work   sync.WaitGroup
 
 	fetches    *fetches
@@ -122,6 +124,21 @@ func (s *source) Capabilities() brokers.Capabilities {
 	return brokers.Capabilities{Group: s.sub.Group, MessageLimit: s.broker.options.MessageLimit, Findings: s.findings}
 }
 
+// Connection implements health.Connected. Partitions of delay topics are left out: they
+// have what is not due yet.
+func (s *source) Connection() health.Connection {
+	c := s.link.Connection()
+	s.mu.Lock()
+	readers := s.readers
+	s.mu.Unlock()
+	for _, r := range readers {
+		if p := r.told.Load(); p != nil && r.delayed == nil {
+			c.Partitions = append(c.Partitions, *p)
+		}
+	}
+	return c
+}
+
 // join takes part in one generation after the other, and leaves in the end. That a
 // group changes while it forms is no error.
 func (s *source) join() {
@@ -154,6 +171,7 @@ func (s *source) join() {
 		switch {
 		case err == nil:
 			failed = 0
+			s.link.Up()
 			if errors.Is(s.serve(a, c.owned), brokers.ErrLeaseLost) {
 				rest(s.ctx, rejoinPause) // what cost it the last one may cost it the next
 			}
@@ -165,14 +183,17 @@ func (s *source) join() {
 			s.member.id = "" // it is another's
 			err = fmt.Errorf("%w: another worker of the group %q came later with the Options.InstanceID %q, and has the partitions now: give each worker an ID of its own: %w",
 				brokers.ErrMisconfigured, s.plan.group, s.broker.options.InstanceID, err)
+			s.link.Down(err)
 			s.attempted(err)
 			s.alarm(err)
 			return
 		case errors.Is(err, kafka.UnknownMemberId):
+			s.link.Down(err)
 			s.lose(s.current(), anyPartition)
 		case isRegrouping(err) || isUncoordinated(err) && failed <= coordinating:
 		default:
 			err = explain(err, "join group %q", s.plan.group)
+			s.link.Down(err)
 			s.attempted(err)
 			s.fail(err)
 		}

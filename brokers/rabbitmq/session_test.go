@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/health"
 )
 
 // Delivery tags begin at 1 again on every channel. So a settlement of the old
@@ -311,6 +312,29 @@ func TestFailingNetworkIsNotChargedToMessages(t *testing.T) {
 			w.Errorf("the message counts as abandoned %d times, want 0: only the network has failed", ds[0].Abandoned)
 		}
 		w.ack(ds...)
+	})
+}
+
+// The source tells of its connection, and why it is lost.
+func TestConnection(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		connection := w.source.(health.Connected).Connection
+		if c := connection(); c.State != health.Running || c.Since.IsZero() || c.Error != "" {
+			w.Errorf("after Open: %+v, want it to be connected", c)
+		}
+		opened := connection().Since
+		w.tap.cut()
+		w.await("the loss is told", func() bool {
+			short, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
+			defer cancel()
+			w.source.Receive(short, 1)
+			return connection().Error != ""
+		})
+		w.publish("later")
+		w.ack(w.receive(1)...)
+		if c := connection(); c.State != health.Running || !c.Since.After(opened) || c.Error == "" {
+			w.Errorf("after the loss: %+v, want it to be connected again, with the last error", c)
+		}
 	})
 }
 

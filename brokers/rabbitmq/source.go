@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
+	"github.com/redrive-go/redrive/health"
 )
 
 // source merges the consumers of a subscription. Receive does all the work of
@@ -31,6 +32,7 @@ type source struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	woken  adapter.Waker
+	link   adapter.Link // changed under mu
 	work   sync.WaitGroup
 
 	mu         sync.Mutex
@@ -113,6 +115,9 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 
 func (s *source) Capabilities() brokers.Capabilities { return s.caps }
 
+// Connection implements health.Connected.
+func (s *source) Connection() health.Connection { return s.link.Connection() }
+
 // start declares the topology and opens the first session.
 func (s *source) start(ctx context.Context) error {
 	t := s.broker.names.plan(s.sub, s.delays)
@@ -180,8 +185,10 @@ func (s *source) adopt(n *session, err error) error {
 	case closed:
 		err = brokers.ErrClosed
 	case err != nil:
+		s.link.Down(err)
 		s.failures = append(s.failures, fmt.Errorf("receive from %q: %w", s.sub.Topics, s.judge(err)))
 	default:
+		s.link.Up()
 		s.session, s.begun, s.denials = n, time.Now(), 0
 		s.steer() // what is paused may be about to be parked
 	}
@@ -329,6 +336,7 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 func (s *source) drop() {
 	n := s.session
 	s.session = nil
+	s.link.Down(context.Cause(n.ctx))
 	s.note(time.Since(s.begun))
 	s.work.Go(func() { n.finish(s.ctx, context.Cause(n.ctx)) })
 }

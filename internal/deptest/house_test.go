@@ -33,15 +33,15 @@ var house = map[string]row{
 	"brokers/wire":             {imports: []string{"brokers", "internal/text"}},
 	"dlq":                      {imports: []string{"brokers", "brokers/wire", "internal/text"}, tests: []string{"classify", "internal/deadletter"}},
 	"internal/deadletter":      {imports: []string{"brokers", "classify", "dlq", "internal/text"}},
-	"brokers/internal/adapter": {imports: []string{"brokers", "brokers/inspect", "brokers/wire"}},
+	"brokers/internal/adapter": {imports: []string{"brokers", "brokers/inspect", "brokers/wire", "health"}},
 	"brokers/memory":           {imports: []string{"brokers", "brokers/wire", "brokers/internal/adapter"}, tests: []string{"brokers/brokertest"}},
 	"brokers/rabbitmq": {
-		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter"},
+		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter", "health"},
 		tests:   []string{"brokers/brokertest", "integration/livetest", "integration/rabbitmqtest", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/rabbitmq/amqp091-go"},
 	},
 	"brokers/kafka": {
-		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter", "brokers/kafka/internal/cluster", "internal/text"},
+		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter", "brokers/kafka/internal/cluster", "health", "internal/text"},
 		tests:   []string{"brokers/brokertest", "integration/livetest"},
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress"},
 	},
