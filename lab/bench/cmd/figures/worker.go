@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/lab/bench/internal/figure"
+	"github.com/redrive-go/redrive/retry/flow"
 	"github.com/redrive-go/redrive/tracing"
 )
 
@@ -22,6 +26,7 @@ func workerArea(context.Context) ([]figure.Measurement, func(context.Context) er
 			figure.Reported("unsampled_ratio", "ratio"),
 			figure.Reported("sampled_ratio", "ratio"),
 		}},
+		{Name: "status", Run: status, Figures: []*figure.Figure{figure.AtMost("status_us", "µs", 100)}},
 	}, nil, nil
 }
 
@@ -60,6 +65,41 @@ func traced(_ context.Context, s *figure.Samples) error {
 		}
 	}
 	return nil
+}
+
+// status measures Consumer.Status with 10,000 messages in flight or more, in ten
+// topics.
+func status(ctx context.Context, s *figure.Samples) error {
+	const topics, each, least = 10, 2500, 10_000
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	broker, cfg := memory.New(memory.Options{}), quiet()
+	cfg.Prefetch, cfg.Guard = each, consumer.Guard{Limiter: flow.Unbounded(rand.Float64)}
+	c, err := consumer.New(broker, cfg)
+	must(err)
+	for i := range topics {
+		topic := fmt.Sprint("topic-", i)
+		c.Handle(topic, func(context.Context, *brokers.Message) error { <-ctx.Done(); return nil })
+		must(broker.Publish(ctx, topic, make([]brokers.Message, each)...))
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	for inFlight := 0; inFlight < least; time.Sleep(time.Millisecond) {
+		inFlight = 0
+		for _, t := range c.Status().Topics {
+			inFlight += t.InFlight
+		}
+	}
+	for range coreRounds {
+		const calls = 1000
+		began := time.Now()
+		for range calls {
+			c.Status()
+		}
+		s.Add("status_us", float64(time.Since(began).Microseconds())/calls)
+	}
+	stop()
+	return <-ended
 }
 
 // exporter is that of a collector that costs nothing.
