@@ -25,6 +25,9 @@ func TestIncidents(t *testing.T) {
 					t.Errorf("want %s: %s", w.Text, wrong)
 				}
 			}
+			if n := len(r.Unlively); n > 0 { // a restart cures none of the incidents
+				t.Errorf("/livez failed %d times, at first with: %s", n, r.Unlively[0])
+			}
 			if *page {
 				outcomes[n] = outcome{r, t.Failed()}
 			}

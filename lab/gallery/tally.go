@@ -36,6 +36,8 @@ type Report struct {
 
 	Collapses int     // of a dependency that a load can break
 	Calls     float64 // of the broker by the workers, per second of the incident
+
+	Unlively []string // what /livez said when it failed, which would have been a restart
 }
 
 const (
@@ -74,6 +76,7 @@ type tally struct {
 	slow      time.Duration // when the last message was done that waited for long
 	calls     int           // of the broker in the incident
 	collapses int
+	failures  []string // of /livez
 }
 
 // count is what is known about one stream.
@@ -163,6 +166,13 @@ func (t *tally) collapsed() {
 	t.collapses++
 }
 
+// unlively notes that /livez failed.
+func (t *tally) unlively(why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failures = append(t.failures, why)
+}
+
 // Observe implements consumer.Observer.
 func (t *tally) Observe(_ context.Context, e consumer.Event) {
 	switch e.Kind {
@@ -214,6 +224,7 @@ func (t *tally) result() Report {
 		Recovered: max(0, t.slow-t.end()),
 		Collapses: t.collapses,
 		Calls:     float64(t.calls) / t.Length.Seconds(),
+		Unlively:  t.failures,
 	}
 	now := time.Since(t.began)
 	during := 0

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/health"
 )
 
 // worker is one life of a worker, and the broker as it sees it.
@@ -50,7 +53,24 @@ func (w *worker) run(cfg consumer.Config) error {
 			c.HandleWith(topic, w.handle, w.settings())
 		}
 	}
+	life, end := context.WithCancel(w.killed)
+	defer end()
+	go w.watch(life, health.Handler(c))
 	return c.Run(w.killed)
+}
+
+// watchEvery is how often a kubelet asks for /livez by default.
+const watchEvery = 10 * time.Second
+
+// watch counts the times that a kubelet would restart the worker, until ctx ends.
+func (w *worker) watch(ctx context.Context, h http.Handler) {
+	for wait(ctx, watchEvery) == nil {
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, "/livez", nil))
+		if answer.Code != http.StatusOK && ctx.Err() == nil {
+			w.unlively(answer.Body.String())
+		}
+	}
 }
 
 // kill kills the worker. Its handlers may still run for a while, but it cannot
