@@ -263,7 +263,7 @@ func (a *API) createTask(c request) error {
 	if p != nil {
 		return p
 	}
-	t.Tenant = c.tenant
+	t.Tenant, t.Trace = c.tenant, traceOf(c.Header)
 	refusal := a.complete(c.Context(), &t)
 	more := Quota{Tasks: 1}
 	if len(t.Body) > smallBody {

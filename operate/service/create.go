@@ -20,7 +20,7 @@ type creation struct {
 	task     Task
 	identity []byte // a hash of what no two tasks share
 	content  []byte // a hash of what it calls
-	headers  []byte // as they are stored
+	headers  []byte // as they are stored, the trace among them
 	size     int64  // bytes of a body above 16 KiB, for the quota
 
 	// What became of it.
@@ -34,7 +34,7 @@ type creation struct {
 // it, from this store. If the
 // tenant has a task with the same idempotency key and the same content already,
 // Create returns that one, and false. The content is target, method, headers, body
-// and the name of the policy; if that differs, the error is [ErrKeyReused]. A
+// and the name of the policy, but not the Trace; if that differs, the error is [ErrKeyReused]. A
 // policy, or version of it, that is not there is [ErrNotFound].
 //
 // Calls that come at the same time share a transaction, and nothing else.
@@ -86,6 +86,11 @@ func (c creation) unless(content []byte) error {
 }
 
 func newCreation(t Task) (*creation, error) {
+	own, err := saveHeaders(t.Headers)
+	if err != nil {
+		return nil, err
+	}
+	t.Headers = withTrace(t.Headers, t.Trace)
 	headers, err := saveHeaders(t.Headers)
 	if err != nil {
 		return nil, err
@@ -99,7 +104,7 @@ func newCreation(t Task) (*creation, error) {
 			CreatedAt: created, UpdatedAt: created, BudgetSince: created, Version: 1, VisibilityTimeout: t.VisibilityTimeout.Truncate(time.Millisecond),
 		},
 		identity: hashOf([]byte(t.Tenant), []byte(t.IdempotencyKey)),
-		content:  hashOf([]byte(t.TargetURL), []byte(t.Method), headers, bodySum(t), []byte(t.PolicyID)),
+		content:  hashOf([]byte(t.TargetURL), []byte(t.Method), own, bodySum(t), []byte(t.PolicyID)),
 		headers:  headers,
 		size:     t.BodySize,
 	}, nil

@@ -54,6 +54,10 @@ type Task struct {
 	LastError     string        // of an EXHAUSTED task after the reason of its dlq.Entry, as in "poison: ..."
 	LastStatus    int           // of the latest response, 0 if there was none
 
+	// Headers of the trace in which the task is created. They are stored with Headers,
+	// unless those have a trace, and are never read back into Trace.
+	Trace map[string]string
+
 	// What the store needs.
 	Row     int64
 	Version int64 // of the row: whoever changes it has read this one
