@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	startTimeout = 2 * time.Minute
+	startTimeout = 5 * time.Minute // beside other work; one that fails ends at once
 	stopTimeout  = 30 * time.Second
 	pollEvery    = 100 * time.Millisecond
 )
