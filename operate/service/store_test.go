@@ -209,7 +209,7 @@ func TestCreateOnce(t *testing.T) {
 		wg.Wait()
 		same(t, "created or not", created, map[bool]int{true: 1, false: 99})
 		same(t, "tasks that the answers name", len(ids), 1)
-		same(t, "rows", allRows(t, url), []int64{1})
+		same(t, "rows", len(allRows(t, url)), 1) // of any number: one that loses may have used up the first
 	})
 }
 
