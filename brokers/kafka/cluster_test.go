@@ -119,7 +119,7 @@ func onBroker(t *testing.T, test func(s *stub)) {
 			if err := s.broker.Close(context.WithoutCancel(t.Context())); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(time.Minute) // for what the stub is about to answer
+			time.Sleep(10 * time.Minute) // for what the stub is about to answer: a join takes five at most
 		}()
 		test(s)
 	}) // which fails if a goroutine is left

@@ -20,8 +20,8 @@ func TestParseRun(t *testing.T) {
 		nightly                string
 		want                   string // a part of the error; "" for none
 	}{
-		{args: []string{"go", "test", "-only", "x"}, others: 4, brokers: []string{"rabbitmq4", "kafka43", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
-		{args: []string{"go", "test", "-only", "x"}, others: 4, nightly: "true", brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7", "valkey8"}, command: []string{"go", "test", "-only", "x"}},
+		{args: []string{"go", "test", "-only", "x"}, others: 5, brokers: []string{"rabbitmq4", "kafka43", "elasticmq", "redis7"}, command: []string{"go", "test", "-only", "x"}},
+		{args: []string{"go", "test", "-only", "x"}, others: 5, nightly: "true", brokers: []string{"rabbitmq3", "rabbitmq4", "kafka43", "kafka39", "elasticmq", "redis7", "valkey8"}, command: []string{"go", "test", "-only", "x"}},
 		{args: []string{"-only", "kafka,rabbitmq4", "make"}, brokers: []string{"rabbitmq4", "kafka43", "kafka39"}, command: []string{"make"}},
 		{args: []string{"-only=kafka39", "make", "live"}, brokers: []string{"kafka39"}, command: []string{"make", "live"}},
 		{args: []string{"-only", "sqs", "make"}, brokers: []string{"elasticmq"}, command: []string{"make"}},

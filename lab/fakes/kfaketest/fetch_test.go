@@ -63,9 +63,8 @@ func TestIdlePartitionsCostNothing(t *testing.T) {
 	if n < 3 || n > 40 || named.Load() > 0 {
 		t.Errorf("%d fetches in 6 s that name topics %d times, want at most 40 that name none", n, named.Load())
 	}
-	if n := conns.open.Load(); n > 10 {
-		t.Errorf("%d connections are open, want at most 10", n)
-	}
+	// Those that a slow start needed besides end when they were idle for half a minute.
+	w.until("10 connections or fewer", func() bool { return conns.open.Load() <= 10 })
 	w.served(first, "later") // all partitions are still heard
 }
 
