@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/consumer/consumertest"
 	"github.com/redrive-go/redrive/httpretry"
+	"github.com/redrive-go/redrive/settings"
 )
 
 // keySent returns the Idempotency-Key that arrives when a handler of m makes a
@@ -96,6 +98,33 @@ func TestPropagate(t *testing.T) {
 		}
 		if len(req.Header) != 0 {
 			t.Errorf("the caller's headers became %v", req.Header)
+		}
+	})
+}
+
+// TestInstrumentedBase passes the trace on without Propagate: each attempt has the
+// request's context, and no header that Base gave the attempt before.
+func TestInstrumentedBase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, status(503, 200, 503))
+		for name, timeout := range map[string]time.Duration{"default": 0, "no time limit": settings.None} {
+			attempts := 0
+			instrumented := base(func(req *http.Request) (*http.Response, error) {
+				if h := req.Header.Values("Traceparent"); len(h) > 0 {
+					t.Errorf("%s: attempt %d begins with %q", name, attempts+1, h)
+				}
+				attempts++
+				trace, _ := req.Context().Value(traceKey{}).(string)
+				req.Header.Set("Traceparent", fmt.Sprintf("%s-%d", trace, attempts))
+				return s.base.RoundTrip(req)
+			})
+			client := &http.Client{Transport: newTransport(t, httpretry.Config{Base: instrumented, Default: httpretry.Policy{Timeout: timeout}})}
+			before := len(s.got())
+			read(t, must(client.Do(request(t, context.WithValue(t.Context(), traceKey{}, "a"), "GET", nil)))(t))
+			got := s.got()[before:]
+			if len(got) != 2 || got[0].header.Get("Traceparent") != "a-1" || got[1].header.Get("Traceparent") != "a-2" {
+				t.Errorf("%s: the server got %+v", name, got)
+			}
 		}
 	})
 }
