@@ -93,6 +93,19 @@ func TestStartupOfARefusedTopology(t *testing.T) {
 	}
 }
 
+// running runs c until the test ends, in whatever way.
+func running(t *testing.T, c *consumer.Consumer) {
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestStatusOfATopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, cfg := newTap(memory.Options{}), quiet()
@@ -113,9 +126,7 @@ func TestStatusOfATopic(t *testing.T) {
 			return nil
 		}, consumer.Topic{Dependency: "bank", Concurrency: 5, HandlerTimeout: 2 * time.Minute, MaxAttempts: 3})
 		c.Handle("refunds", failing(nil))
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- c.Run(ctx) }()
+		running(t, c)
 		time.Sleep(90 * time.Second)
 		publish(t, broker.Broker, "orders", "well", "dead", "ill", "slow")
 		time.Sleep(20 * time.Second)
@@ -157,10 +168,6 @@ func TestStatusOfATopic(t *testing.T) {
 		if s := c.Status().Topics[0]; s.Attempts10m != 0 || s.DeadLetters10m != 0 || s.InFlight != 0 || !s.Oldest.IsZero() {
 			t.Errorf("after 12 minutes: %+v", s)
 		}
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -170,9 +177,7 @@ func TestStatusOfAPause(t *testing.T) {
 		d := &dependency{takes: 10 * time.Millisecond, down: func() error { return classify.Transient(errBusy) }}
 		c := must(consumer.New(broker, guarded()))
 		c.Handle("orders", d.handle)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- c.Run(ctx) }()
+		running(t, c)
 		for i := range 100 {
 			publish(t, broker.Broker, "orders", fmt.Sprint("order ", i))
 		}
@@ -196,10 +201,6 @@ func TestStatusOfAPause(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if s := c.Status().Topics[0]; s.Pause != nil {
 			t.Errorf("pause %+v after the outage", s.Pause)
-		}
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	})
 }
