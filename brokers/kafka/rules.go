@@ -208,7 +208,7 @@ func (q quality) gap(why string) inspect.Finding {
 	return f
 }
 
-const tooManyReplicas = "the cluster has fewer brokers than Options.Replication asks for"
+const tooManyReplicas = "the cluster has fewer brokers than replicas are asked for in Options.Replication"
 
 // isShort reports whether the cluster does not create the topic because too few of its
 // brokers are up. It does not say how many it has, but the topics that are read have

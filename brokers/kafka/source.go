@@ -110,6 +110,7 @@ func newSource(b *Broker, sub brokers.Subscription, p plan, layout map[string]to
 	}
 	s.decompressed = b.options.decompressed(p.largest)
 	s.member = &member{client: b.client, group: p.group, options: b.options}
+	s.link.Down(nil) // until it has joined
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.fetches = newFetches(s.ctx, b.client)
 	s.work.Go(s.join)
