@@ -213,6 +213,10 @@ type second struct{ number, messages int64 }
 
 // count adds n messages that came in at at.
 func (a *ages) count(at int64, n int64) {
+	if last := len(a.seconds) - 1; last >= 0 && a.seconds[last].number == at && a.seconds[last].messages+n > 0 {
+		a.seconds[last].messages += n // most messages come and go within a second
+		return
+	}
 	i, found := slices.BinarySearchFunc(a.seconds, at, func(s second, at int64) int { return cmp.Compare(s.number, at) })
 	if !found {
 		if len(a.seconds) == cap(a.seconds) { // seconds of which nothing is left, behind one that is
