@@ -28,8 +28,8 @@ type intake struct {
 	random    func() float64
 
 	pulse   *pulse.Pulse
-	failure atomic.Pointer[failure]            // of the last Receive that failed
-	end     atomic.Pointer[context.CancelFunc] // of the Receive under way; nil if none is
+	failure atomic.Pointer[failure]                 // of the last Receive that failed
+	end     atomic.Pointer[context.CancelCauseFunc] // of the Receive under way; nil if none is
 
 	mu      *sync.Mutex   // of the pipeline, for the counters of subs
 	changed chan struct{} // plan again
@@ -223,7 +223,7 @@ func (in *intake) replan() {
 // interrupt has the intake look again, unless a Receive is about to begin.
 func (in *intake) interrupt() {
 	if end := in.end.Load(); end != nil {
-		(*end)()
+		(*end)(errReplan)
 	}
 	select {
 	case in.changed <- struct{}{}:
@@ -235,13 +235,12 @@ func (in *intake) interrupt() {
 func (in *intake) fetch(ctx context.Context, n int) ([]*brokers.Delivery, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	again := context.CancelFunc(func() { end(errReplan) })
 	in.mu.Lock()
 	if in.stale {
 		in.mu.Unlock()
 		return nil, errReplan
 	}
-	in.end.Store(&again)
+	in.end.Store(&end)
 	in.mu.Unlock()
 	in.pulse.Rest()
 	deliveries, err := in.source.Receive(ctx, n)
