@@ -30,7 +30,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race -gcflags=modernc.o
 
 # Tests of that kind, and with megabytes, in packages whose other tests need the
 # detector.
-SIMULATIONS := ^(TestScenarios|TestOutage|TestBatchesInAnOutage|TestAgeInAnOutage|TestCustomersInTrouble|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
+SIMULATIONS := ^(TestScenarios|TestOutage|TestBatchesInAnOutage|TestAgeInAnOutage|TestCustomersInTrouble|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(Health|LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
 
 # The modules that go.work joins, but for the tools.
 MODULES := . lab operate tracing
@@ -181,7 +181,7 @@ rest:
 	@others=$$($(GO) list $(CORE_PKGS) $(LIVE) $(SIMULATED)) && all=$$($(GO) list $(TESTED)) || exit 1; \
 	$(GO) test $(RACE) -timeout 30m $$(echo "$$all" | grep -vxF "$$others")
 	GOGC=800 $(GO) test -timeout 30m $(SIMULATED)
-	REDRIVE_NIGHTLY= $(GO) test -timeout 30m -run '$(SIMULATIONS)' ./lab/proof ./operate/proof ./consumer ./brokers/sqs
+	REDRIVE_NIGHTLY= $(GO) test -timeout 30m -run '$(SIMULATIONS)' ./lab/proof ./operate/proof ./operate/internal/serve ./consumer ./brokers/sqs
 	$(GO) -C tools test -count=1 ./... # the cache of results does not see changes of files outside
 
 .PHONY: race
