@@ -168,7 +168,9 @@ func (p *publisher) publishChunk(ctx context.Context, out []outgoing, errs []err
 	}
 	o.await(ctx, p.broker.options.ConfirmTimeout, n, out[:len(confirms)], confirms, errs)
 	p.broker.restore(o, out, errs)
-	if !n.IsClosed() || o.conn.IsClosed() {
+	// A channel that ended under this chunk left outcomes unknown. After the end of ctx
+	// it may have ended under another chunk.
+	if ctx.Err() != nil || !n.IsClosed() || o.conn.IsClosed() {
 		return nil
 	}
 	for i, err := range errs { // the broker closed the channel for one of the messages
@@ -405,8 +407,8 @@ func unconfirmed(cause error) error {
 	return fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, cause)
 }
 
-// refused is the error of a message if the channel ended with cause that had no other
-// one: the broker has not stored it.
+// refused is the error of a message for which the broker closed the channel with cause.
+// It has not stored the message.
 func refused(cause error) error {
 	if e, ok := errors.AsType[*amqp.Error](cause); ok && e.Code == amqp.PreconditionFailed {
 		return fmt.Errorf("%w: if it is too large, set Options.MessageLimit to the broker's limit: %w", brokers.ErrRefused, cause)
