@@ -371,7 +371,7 @@ func (a *admission) wake(g *dependency, now, next time.Time) {
 	g.pulse.Expect(next)
 }
 
-// reopen is what the timer of g does.
+// reopen is called by the timer of g.
 func (a *admission) reopen(g *dependency) {
 	a.open(g, time.Now(), true)
 	a.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
-// Status returns what the worker does now. It may be called at any time and from any
+// Status returns the status of the worker. It may be called at any time and from any
 // goroutine, before Run and after it, too. It takes microseconds, however many
 // messages are in flight, and waits for no lock that is held while something else is
 // waited for. A worker that has received nothing for 5 s is asked to show that it
@@ -77,8 +77,8 @@ func (c *Consumer) told(err error) string {
 	return b.String()
 }
 
-// connection is what the source says of its broker, or else the last failure of
-// Receive.
+// connection asks the source for its connection. A source that cannot tell has the
+// last failure of Receive.
 func (p *pipeline) connection() health.Connection {
 	if s, ok := p.intake.source.(health.Connected); ok {
 		c := s.Connection()
@@ -131,7 +131,7 @@ func (s *subscription) status(now time.Time) health.Topic {
 	return t
 }
 
-// pause is what EventPaused told of, with what v says since.
+// pause describes the pause that EventPaused reported, as of v.
 func (g *dependency) pause(v flow.Status) *health.Pause {
 	since := g.paused.Load()
 	if since == 0 {
@@ -156,7 +156,7 @@ func timeAt(nanos int64) time.Time {
 	return time.Unix(0, nanos)
 }
 
-// watched is what is noted of a topic for its status alone.
+// watched has the counters of a topic that only its status reads.
 type watched struct {
 	began       time.Time
 	ages        ages // under the mu of the pipeline
@@ -168,7 +168,7 @@ type watched struct {
 	stuckSince atomic.Int64 // since when they have all slots; 0 if they do not
 }
 
-// recent counts what happens in the last ten minutes. Each part is a minute, in the
+// recent counts events of the last ten minutes. Each part is a minute, in the
 // upper half, and how often it happened in it.
 type recent [11]atomic.Uint64
 

@@ -1,4 +1,5 @@
-// Package health answers what Kubernetes, and people, ask of a worker:
+// Package health answers the probes of Kubernetes, and shows people the status of a
+// worker:
 //
 //		mux.Handle("/", health.Handler(worker)) // a *consumer.Consumer
 //
@@ -6,7 +7,7 @@
 //	    or all slots of a topic are taken by handlers that do not end.
 //	  - /readyz fails unless the worker receives messages: it has opened its topics, is
 //	    connected, and is not draining.
-//	  - /startupz fails until the topology is verified. The body has what was refused.
+//	  - /startupz fails until the topology is verified. The body has the refusal.
 //	  - /statusz is a [Status], as text, or as JSON with ?format=json.
 //
 // A broker that is away, a pause, a rebalance, an outage of a dependency and a slow
@@ -26,7 +27,7 @@ import (
 	"time"
 )
 
-// Worker is what a Handler looks at. A *consumer.Consumer is one.
+// Worker has a status. A *consumer.Consumer is one.
 type Worker interface {
 	// Status is called for each request, and must not block.
 	Status() Status
@@ -212,7 +213,7 @@ func (s Status) ago(t time.Time) string {
 	return brief(s.At.Sub(t)) + " ago"
 }
 
-// brief is d without what nobody reads.
+// brief rounds d for people.
 func brief(d time.Duration) string {
 	if d < time.Minute {
 		return d.Round(100 * time.Millisecond).String()

@@ -2,7 +2,7 @@ package health
 
 import "time"
 
-// Status is what a worker does at one time. Times that are not known are zero.
+// Status describes a worker at one moment. Unknown times are zero.
 type Status struct {
 	At     time.Time  `json:"at"`
 	State  State      `json:"state"`
@@ -25,8 +25,7 @@ const (
 	Stopped  State = "stopped"  // Run has returned
 )
 
-// Topic is what a worker does for one topic. Numbers of messages are those in this
-// process.
+// Topic describes the work on one topic. It counts the messages in this process.
 type Topic struct {
 	Name           string    `json:"name"`
 	Slots          int       `json:"slots"`                // handlers that may run at once
@@ -52,7 +51,7 @@ type Pause struct {
 	Cause  string    `json:"cause"`
 	Since  time.Time `json:"since,omitzero"`
 	Next   time.Time `json:"next,omitzero"`    // when the next single run may start; zero if that is not known
-	ByHand bool      `json:"byHand,omitempty"` // it lasts until somebody ends it
+	ByHand bool      `json:"byHand,omitempty"` // it lasts until a person ends it
 }
 
 // Budget is that for the retries of a dependency.
@@ -70,7 +69,7 @@ type Policy struct {
 	Timeout     Duration `json:"timeout"` // of one run
 }
 
-// Connection is what a source of messages knows of its broker.
+// Connection describes the connection of a worker to its broker.
 type Connection struct {
 	State      State       `json:"state,omitempty"`  // Running, or Opening while there is no connection; empty if the broker says nothing
 	Since      time.Time   `json:"since,omitzero"`   // when State began

@@ -1,5 +1,5 @@
-// Package deadletter makes of a failure what a worker writes into a dead letter.
-// Package dlq has what others read and write.
+// Package deadletter fills dead letters for the worker. Package dlq has their public
+// part, which tools read and write.
 package deadletter
 
 import (

@@ -62,7 +62,7 @@ func (p *Pulse) Overdue(now time.Time) time.Duration {
 
 type key struct{}
 
-// With returns a context for a loop, and for what it calls, that has its Pulse.
+// With returns a context that has the Pulse of a loop, for its calls.
 func With(ctx context.Context, p *Pulse) context.Context { return context.WithValue(ctx, key{}, p) }
 
 // Of returns the Pulse of the loop that ctx is for, nil if it has none.

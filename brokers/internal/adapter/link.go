@@ -7,7 +7,7 @@ import (
 	"github.com/redrive-go/redrive/health"
 )
 
-// Link is what a source tells of its connection. One goroutine at a time changes it,
+// Link keeps the state of a source's connection. One goroutine at a time changes it,
 // and anyone may read it.
 type Link struct {
 	last atomic.Pointer[health.Connection]
@@ -30,7 +30,7 @@ func (l *Link) turn(to health.State, cause error) {
 	l.last.Store(&next)
 }
 
-// Connection returns what was said last.
+// Connection returns the latest state.
 func (l *Link) Connection() health.Connection {
 	if c := l.last.Load(); c != nil {
 		return *c
