@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -101,10 +100,11 @@ func TestPoison(t *testing.T) {
 }
 
 // A worker stops while the verdict on a message is in doubt: it holds if another
-// message has succeeded lately. Otherwise the message stays in the topic.
+// message has succeeded lately, or does so before the worker has stopped. Otherwise
+// the message stays in the topic.
 func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
-	for _, succeeded := range []bool{false, true} {
-		bubble(t, fmt.Sprint("after a success: ", succeeded), func(t *testing.T) {
+	for _, success := range []string{"none", "before", "meanwhile"} {
+		bubble(t, "success "+success, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
 			mended := false
 			begin := func() *worker {
@@ -112,14 +112,21 @@ func TestPoisonInDoubtWhenTheWorkerStops(t *testing.T) {
 					if strings.HasPrefix(string(m.Body), "bad") && !mended {
 						return classify.Permanent(errBusy)
 					}
+					if string(m.Body) == "slow" {
+						sleep(4 * time.Second)
+					}
 					return nil
 				}))
 			}
 			w := begin()
 			want := 3
-			if succeeded {
+			switch success {
+			case "before":
 				publish(t, broker, "orders", "good")
 				sleep(time.Minute)
+				want = 0
+			case "meanwhile":
+				publish(t, broker, "orders", "slow")
 				want = 0
 			}
 			publish(t, broker, "orders", numbered("bad", 3)...)

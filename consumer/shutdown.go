@@ -33,6 +33,7 @@ func (p *pipeline) drain() error {
 	p.endWaiting()
 	p.admission.telling.Wait()
 	stuck := p.awaitHandlers(end)
+	p.endDoubts()
 	unsent := p.awaitSenders(end.Add(grace), end.Add(2*grace))
 	if p.receipts != nil {
 		p.receipts.close()
@@ -50,12 +51,9 @@ func (p *pipeline) endWaiting() {
 	p.intake.close()
 	p.admission.close()
 	for _, d := range p.allWaiting() {
-		if d.judgement != nil {
-			p.to(d, queued)
-			p.decideNow(d, time.Now())
-			continue
+		if d.judgement == nil { // a handler that still runs may end the doubt
+			p.settle(d.actionOnStop(), d)
 		}
-		p.settle(d.actionOnStop(), d)
 	}
 	p.waitlist.close()
 	for _, s := range p.subs {
@@ -66,6 +64,17 @@ func (p *pipeline) endWaiting() {
 	for _, job := range p.pool.close() {
 		p.admission.takeBack(job[0].sub, takeTicket(job), time.Now(), flow.End{}) // another Consumer may share the limiter
 		p.settle(brokers.Release, job...)
+	}
+}
+
+// endDoubts decides on the verdicts that are still in doubt.
+func (p *pipeline) endDoubts() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.subs {
+		for _, d := range p.inDoubt(s) {
+			p.decideNow(d, time.Now())
+		}
 	}
 }
 
