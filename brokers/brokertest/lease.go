@@ -41,11 +41,11 @@ func expire(w *worker) {
 }
 
 func leaseHolds(holder *worker) {
-	wait := 3 * holder.tr.Unit
-	if until := holder.last[0].LeaseUntil; !until.IsZero() {
+	other, wait := holder.another(), 3*holder.tr.Unit
+	if until := holder.last[0].LeaseUntil; !until.IsZero() { // some of it has passed by now
 		wait = min(time.Until(until)-holder.tr.Slack, holder.tr.patience)
 	}
-	holder.another().quiet(wait)
+	other.quiet(wait)
 }
 
 // abandonedCounted lets one lease after another run out.

@@ -32,6 +32,7 @@ func allLenient() []lenient {
 		{name: "delays of whole seconds", hooks: wholeSeconds},
 		{name: "leases that last as long as the session", hooks: sessionLeases, adjust: func(h *Harness) { h.AbandonedMargin = -1 }},
 		{name: "leases that cannot be extended", hooks: rigidLeases},
+		{name: "a source that takes longer to open than the slack", hooks: slowOpen},
 		{name: "leases that last for one length at most", hooks: shortExtensions},
 		{name: "headers that lose their order", hooks: sortedHeaders, adjust: func(h *Harness) { h.SortsHeaders = true }},
 		{name: "retries in place that store nothing, and a counter of deliveries",
@@ -104,6 +105,13 @@ func sessionLeases() hooks {
 	}
 	h.crash = func(_ *faulty, s *faultySource) { s.inner.Close(context.Background()) }
 	return h
+}
+
+func slowOpen() hooks {
+	return hooks{openSource: func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error) {
+		time.Sleep(time.Second)
+		return b.inner.Open(ctx, sub)
+	}}
 }
 
 func rigidLeases() hooks {
