@@ -217,7 +217,9 @@ func (p *pipeline) postpone(d *delivery) bool {
 //
 // Leases that began together end together. So a message that ran beside one that kills
 // its worker can come again beside it each time, and is lost as often. On the way to
-// its trial each message waits for a time of its own, which parts the two.
+// its trial each message waits for a time of its own, which parts the two. It has never
+// been lost more often than the one that kills, so before the loss that would end it
+// the two are parted for certain: of messages with one loss left, one runs at a time.
 var onSuspicion = deferral{reasonCrashLoop, errors.New("several deliveries ended without a settlement: the message goes back to its queue, to run at once when it comes again")}
 
 // suspicion says what the lost deliveries of d say about it.
@@ -249,6 +251,21 @@ func (p *pipeline) putOnTrial(d *delivery) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.settle(brokers.Retry, d)
+	return true
+}
+
+// mayTry reports whether d, which is on trial, may run now. mu is held.
+func (p *pipeline) mayTry(d *delivery) bool {
+	if !p.pool.free(d.sub.queue) {
+		return false
+	}
+	if d.unsettled() < p.cfg.CrashLimit-1 {
+		return true
+	}
+	if p.tried != nil && p.tried.atWork() {
+		return false
+	}
+	p.tried = d
 	return true
 }
 

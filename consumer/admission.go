@@ -153,12 +153,12 @@ type deferral struct {
 }
 
 var (
-	noToken    = deferral{"budget", errors.New("the budget has no token for a retry: it waits, uncounted")}
-	noName     = deferral{"dependency", errors.New("what Topic.DependencyOf names is in trouble, and has its one slot: the message waits, uncounted")}
-	noSlot     = deferral{"room", errors.New("messages that were sent back have half of the slots, and there is no room to wait in the process: the broker brings it again, uncounted")}
-	noFreeSlot = deferral{"room", errors.New("it may have killed workers, so it does not wait in the process for a slot: the broker brings it again, uncounted")}
-	noRoom     = deferral{"room", errors.New("its dependency is overloaded, and there is no room to wait in the process: the broker brings it again, uncounted")}
-	onPoison   = deferral{"poison", errors.New("practically all messages are poison, as after a faulty deployment: it is tried again, uncounted, for an hour at most")}
+	noToken  = deferral{"budget", errors.New("the budget has no token for a retry: it waits, uncounted")}
+	noName   = deferral{"dependency", errors.New("what Topic.DependencyOf names is in trouble, and has its one slot: the message waits, uncounted")}
+	noSlot   = deferral{"room", errors.New("messages that were sent back have half of the slots, and there is no room to wait in the process: the broker brings it again, uncounted")}
+	noTrial  = deferral{"room", errors.New("it may have killed workers, and waits in the process neither for a slot nor for another that may have: the broker brings it again, uncounted")}
+	noRoom   = deferral{"room", errors.New("its dependency is overloaded, and there is no room to wait in the process: the broker brings it again, uncounted")}
+	onPoison = deferral{"poison", errors.New("practically all messages are poison, as after a faulty deployment: it is tried again, uncounted, for an hour at most")}
 )
 
 // pays reports whether d has the token that a retry needs. Otherwise d is put

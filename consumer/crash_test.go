@@ -225,6 +225,36 @@ func TestWaitingForASlotIsNoCrashLoop(t *testing.T) {
 	})
 }
 
+// A message that comes again beside one that kills, each time, is not taken for another.
+func TestKillerBesideItsNeighbour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &mortal{tap: newTap(memory.Options{})}
+		cfg := quiet()
+		cfg.Concurrency, cfg.Random = 2, func() float64 { return 0 } // nothing parts the two
+		dies := make(chan struct{}, 1)
+		k := startKilling(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if string(m.Body) == "killer" {
+				dies <- struct{}{}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Second):
+			}
+			return context.Cause(ctx)
+		}))
+		publish(t, broker.Broker, "orders", "killer", "neighbour")
+		for range 2 + 3 {
+			<-dies
+			time.Sleep(time.Second)
+			k.kill(t)
+		}
+		k.w.stopAfter(time.Hour)
+		if letter := oneDeadLetter(t, broker.Broker, "orders"); string(letter.Message.Body) != "killer" || letter.Reason != "crash-loop" {
+			t.Errorf("%q is dead by %q, want the killer by crash-loop", letter.Message.Body, letter.Reason)
+		}
+	})
+}
+
 // What a message has killed on its trial is not forgotten when it goes back because no
 // slot is free.
 func TestKillerBehindBusySlots(t *testing.T) {

@@ -177,6 +177,9 @@ func (d *delivery) yields() bool { return d.turn && d.returned() }
 // expires reports whether d may not run any more at t.
 func (d *delivery) expires(t time.Time) bool { return d.expiring && !t.Before(d.deadline) }
 
+// atWork reports whether d runs, or does so as soon as it has a slot.
+func (d *delivery) atWork() bool { s := state(d.state.Load()); return s == queued || s == running }
+
 func (d *delivery) isWaiting() bool { return state(d.state.Load()) == waiting }
 
 // who tells messages, or the names that they depend on, apart.

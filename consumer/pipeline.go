@@ -54,7 +54,8 @@ type pipeline struct {
 	mu       sync.Mutex
 	keys     keyQueues // nil if nothing is ordered
 	waitlist waitlist
-	stuck    int // runs of handlers that do not return
+	tried    *delivery // on trial, and dead with the next loss
+	stuck    int       // runs of handlers that do not return
 }
 
 // lifetime is how long the goroutines of a pipeline go on.
@@ -200,8 +201,8 @@ func (p *pipeline) enqueue(d *delivery) {
 		p.wait(d, max(p.cfg.HoldLimit, earlyLimit))
 	case d.sub.batchHandler != nil && !d.split && !d.onTrial(): // those two run alone
 		d.sub.batches[d.rank()].add(d)
-	case d.onTrial() && !p.pool.free(d.sub.queue):
-		p.deferStart(d, flow.Status{}, time.Now(), noFreeSlot)
+	case d.onTrial() && !p.mayTry(d):
+		p.deferStart(d, flow.Status{}, time.Now(), noTrial)
 	default:
 		p.pool.add(d.sub.queue, d.alone())
 	}
