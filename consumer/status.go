@@ -77,20 +77,18 @@ func (c *Consumer) told(err error) string {
 	return b.String()
 }
 
-// connection asks the source for its connection. A source that cannot tell has the
-// last failure of Receive.
-func (p *pipeline) connection() health.Connection {
+// connection asks the source for its connection. The last error is that of the source,
+// or the last failure of Receive if that came later.
+func (p *pipeline) connection() (c health.Connection) {
 	if s, ok := p.intake.source.(health.Connected); ok {
-		c := s.Connection()
-		if c.Error != "" {
+		if c = s.Connection(); c.Error != "" {
 			c.Error = p.log.textOf(c.Error)
 		}
-		return c
 	}
-	if f := p.intake.failure.Load(); f != nil {
-		return health.Connection{Error: p.log.textOf(f.err), ErrorAt: f.at}
+	if f := p.intake.failure.Load(); f != nil && f.at.After(c.ErrorAt) {
+		c.Error, c.ErrorAt = p.log.textOf(f.err), f.at
 	}
-	return health.Connection{}
+	return c
 }
 
 // failure is an error, and when it came.

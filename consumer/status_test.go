@@ -301,6 +301,22 @@ func TestStatusOfTheBroker(t *testing.T) {
 			w.mustShutdown()
 		})
 	})
+	t.Run("that fails and is there", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			at := health.Connection{State: health.Running, Since: time.Now(), Error: "an older one", ErrorAt: time.Now()}
+			broker := newTap(with(memory.Fault{Err: errors.New("queue is gone")}, func(op memory.Op) bool { return op.Operation == memory.Receive }))
+			var c *consumer.Consumer
+			w := start(t, connecting{broker, at}, quiet(), func(made *consumer.Consumer) {
+				c = made
+				c.Handle("orders", failing(nil))
+			})
+			time.Sleep(time.Minute)
+			if b := c.Status().Broker; b.State != health.Running || !strings.Contains(b.Error, "queue is gone") || time.Since(b.ErrorAt) > 3*time.Second {
+				t.Errorf("broker %+v, want a connection, and the later error", b)
+			}
+			w.mustShutdown()
+		})
+	})
 	t.Run("that is away", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			at := health.Connection{State: health.Opening, Since: time.Now(), Error: "connection refused", ErrorAt: time.Now(),

@@ -26,6 +26,10 @@ const (
 	shortestRest = time.Second
 	longestRest  = longestPollWait
 
+	// awayAfter is for how long polls fail before the service counts as away: two that
+	// wait in vain. Until the first answer, one failure is enough.
+	awayAfter = 30 * time.Second
+
 	// damagedPause is how long a message stays away that did not arrive whole, or
 	// that another worker may be able to read: a lease, by default.
 	damagedPause = 30 * time.Second
@@ -162,6 +166,7 @@ func (s *source) arrive(f *feed, r request, records []record, err error, took ti
 	f.asked -= r.most
 	now := time.Now()
 	var back []*token
+	s.hear(err, now)
 	if err != nil {
 		s.fail(f, err, now)
 		if f.fifo && mayBeDone(err) {

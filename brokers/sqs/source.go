@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
+	"github.com/redrive-go/redrive/health"
 )
 
 // source receives from the queues of a subscription.
@@ -30,6 +31,7 @@ type source struct {
 	woken adapter.Waker
 	calls sync.WaitGroup // not begun after closed is set
 	ended chan struct{}  // closed when everything is given back
+	link  adapter.Link   // changed under mu
 
 	mu       sync.Mutex
 	feeds    []*feed
@@ -42,12 +44,17 @@ type source struct {
 	failure  error       // of a poll, not yet reported
 	losses   []error     // of single topics, not yet reported
 	fatal    error       // of all topics, until an operator cures it
+	answered bool        // a poll was
+	failing  time.Time   // since when polls have failed and none was answered; zero if the last one was
 
 	restoring bool
 	closed    bool
 }
 
-var _ brokers.Source = (*source)(nil)
+var (
+	_ brokers.Source   = (*source)(nil)
+	_ health.Connected = (*source)(nil)
+)
 
 func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *source {
 	s := &source{
@@ -69,6 +76,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 		s.caps.Retention = min(cmp.Or(s.caps.Retention, q.retention), q.retention)
 		s.caps.Ordered = q.fifo
 	}
+	s.link.Up() // Open was answered
 	return s
 }
 
@@ -82,6 +90,27 @@ func (s *source) newFeed(q queue) *feed {
 
 // Capabilities are those of the queues, which are all standard or all FIFO.
 func (s *source) Capabilities() brokers.Capabilities { return s.caps }
+
+// Connection implements health.Connected. The outcomes of polls say whether the service
+// can be reached: no call is made for it.
+func (s *source) Connection() health.Connection { return s.link.Connection() }
+
+// hear takes in how a poll of any queue has ended. mu is held.
+func (s *source) hear(err error, now time.Time) {
+	if err == nil {
+		if !s.failing.IsZero() {
+			s.link.Up()
+		}
+		s.answered, s.failing = true, time.Time{}
+		return
+	}
+	if s.failing.IsZero() {
+		s.failing = now
+	}
+	if !s.answered || now.Sub(s.failing) >= awayAfter {
+		s.link.Down(err)
+	}
+}
 
 func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, error) {
 	if max < 1 {

@@ -50,7 +50,7 @@ var house = map[string]row{
 		sdk:     []string{"github.com/segmentio/kafka-go", "github.com/twmb/franz-go/pkg/kmsg"},
 	},
 	"brokers/sqs": {
-		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter"},
+		imports: []string{"brokers", "brokers/inspect", "brokers/wire", "brokers/internal/adapter", "health"},
 		tests:   []string{"brokers/brokertest", "brokers/sqs/sqstest", "integration/livetest", "classify", "consumer", "dlq", "retry"},
 		sdk:     []string{"github.com/aws"},
 	},
