@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/retry"
 )
 
 // plain is a slog.Handler that writes what it gets as it is, as a homemade one may.
@@ -45,8 +46,12 @@ func everyLine(h slog.Handler, s string) (lines int) {
 	cause := errors.New(s)
 	entry := dlq.Entry{Message: brokers.Message{ID: s, Topic: s}, Reason: s, ErrorType: s, ErrorCode: s, ErrorText: s, Fingerprint: s, Rule: s}
 	for kind := range logText {
+		if kind == logPanicked { // below
+			continue
+		}
 		e := Event{Kind: kind, Time: time.Now(), Topic: s, Message: &brokers.Message{ID: s, Topic: s, Key: s}, Dependency: s, Operation: s,
-			Verdict: classify.Verdict{Class: classify.Class(s), Rule: s, Code: s}, DeadLetter: &entry, Err: cause}
+			Verdict: classify.Verdict{Class: classify.Class(s), Rule: s, Code: s}, DeadLetter: &entry, Err: cause,
+			Decision: retry.Decision{Retry: true, Reason: onPoison.reason}}
 		for range logBurst + 1 { // the last is counted, and told of in the end
 			log.Observe(context.Background(), e)
 		}

@@ -351,6 +351,7 @@ func (p *pipeline) judge(d *delivery, reason string, letter dlq.Entry, now time.
 	case d.poisonFor(now) >= asideMost:
 		p.deadLetter(d, reason, letter)
 	case row >= poisonRow, known.Poisoned:
+		d.own().judgement = &judgement{reason, letter}
 		p.putAside(d, now)
 		for _, other := range p.inDoubt(s) {
 			p.putAside(other, now)
@@ -420,6 +421,7 @@ func (d *delivery) poisonFor(now time.Time) time.Duration {
 // putAside lets d run again later, uncounted: about half as long again as it has
 // been poison. mu is held.
 func (p *pipeline) putAside(d *delivery, now time.Time) {
+	died := d.judgement.letter.ErrorText
 	d.own().judgement = nil
 	m := d.metaNow()
 	m.Attempt = max(0, m.Attempt-1)
@@ -436,5 +438,5 @@ func (p *pipeline) putAside(d *delivery, now time.Time) {
 		p.settle(brokers.Retry, d)
 		return
 	}
-	p.deferRun(d, now, wait, onPoison)
+	p.deferRun(d, now, wait, deferral{onPoison.reason, fmt.Errorf("%w: %s", onPoison.err, died)})
 }

@@ -77,15 +77,6 @@ const (
 	EventDeadLetterRefused EventKind = "dead-letter-refused"
 )
 
-// routine kinds are of no interest to the log.
-func (k EventKind) routine() bool {
-	switch k {
-	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventDeferred, EventRetried, EventExtended:
-		return true
-	}
-	return false
-}
-
 // Event is one thing that happened. Fields that do not belong to its kind are
 // zero: docs/reference/events.md has the fields of each kind.
 type Event struct {
@@ -142,6 +133,21 @@ type Event struct {
 	Err        error
 }
 
+// routine events are of no interest to the log. A failed run that ends its delivery is
+// followed by an event that says how.
+func (e *Event) routine() bool {
+	switch e.Kind {
+	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried, EventExtended:
+		return true
+	case EventDeferred:
+		return e.Decision.Reason != onPoison.reason
+	case EventFailed:
+		class := e.Verdict.Class
+		return e.Decision.DeadLetter || !e.Decision.Retry && (class == classify.ClassShutdown || class == classify.ClassLost)
+	}
+	return false
+}
+
 // reporter tells the log and the observers what happens.
 type reporter struct {
 	log       *logObserver
@@ -156,7 +162,7 @@ func (r *reporter) observed() bool { return len(r.observers) > 0 }
 
 // observe reports an event about d. The caller sets what belongs to its kind.
 func (r *reporter) observe(d *delivery, e Event) {
-	if !r.observed() && e.Kind.routine() {
+	if !r.observed() && e.routine() {
 		return
 	}
 	e.Topic = d.Message.Topic

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,79 +13,136 @@ import (
 	"github.com/redrive-go/redrive/retry"
 )
 
-// logObserver writes events to a slog.Logger: failed attempts as warnings;
-// dead letters, stuck handlers and troubles of the broker as errors. Of equal
-// events it writes the first few in each period and counts the rest, so that a
-// million failures make a few lines. What comes from outside (names, IDs, texts of
-// errors) is redacted where it is text, escaped and cut, whatever the handler of
-// the Logger does: a line has no control characters in it, and is bounded.
+// logObserver writes one line for each decision about a message, and for each change
+// of state: docs/reference/logs.md has its messages and keys. Of equal events it
+// writes the first few and counts the rest, so that a million failures make a few
+// lines. What comes from outside (names, IDs, texts of errors) is redacted where it is
+// text, escaped and cut, whatever the handler of the Logger does: a line has no
+// control characters in it, and is bounded.
 type logObserver struct {
 	logger *slog.Logger
 	redact func(string) string
 
+	dependencies map[string]string // by topic; set before the first event
+
 	mu         sync.Mutex
 	tallies    map[logKey]*tally
-	swept      time.Time // when tallies was last full
-	suppressed int       // of keys that did not fit, or are forgotten
+	pauses     map[string]*pauseLog // by dependency
+	swept      time.Time            // when tallies was last full
+	suppressed int                  // of keys that did not fit, or are forgotten
+	timer      *time.Timer          // writes counts; nil while there are none
+	over       bool                 // the worker has stopped
+
+	writing sync.Mutex // held while the timer writes
 }
 
 // logKey says which events are equal.
 type logKey struct {
-	kind         EventKind
-	topic, class string
-	operation    string
+	kind              EventKind
+	topic, dependency string
+	class, rule       string
+	reason, operation string // the reason of a dead letter, a put-off run, or a batch that failed
+}
+
+// repeats is what was suppressed of a key.
+type repeats struct {
+	logKey
+	tally
 }
 
 type tally struct {
 	since      time.Time
+	lasts      time.Duration // the period
 	written    int
 	suppressed int
 }
 
+// pauseLog is the pause of a dependency, as far as the log has told of it.
+type pauseLog struct {
+	since  time.Time
+	probes int // that failed
+}
+
 const (
-	logPeriod = time.Minute
-	logBurst  = 10   // lines of one key and period
-	logKeys   = 1024 // keys at a time
-	logError  = 2048 // bytes of an error text
-	logRaw    = 8192 // bytes of it that are looked at
+	logSoon   = 10 * time.Second // the first period of a key
+	logPeriod = time.Minute      // every other one
+	logBurst  = 3                // lines of one key and period
+	logKeys   = 1024             // keys at a time
+	logError  = 2048             // bytes of an error text
+	logRaw    = 8192             // bytes of it that are looked at
+)
+
+// Kinds of lines that are not kinds of events.
+const (
+	logProbe    EventKind = "probe"
+	logPanicked EventKind = "observer-panicked"
+	logOther    EventKind = "other"
 )
 
 func newLogObserver(logger *slog.Logger, redact func(string) string) *logObserver {
-	return &logObserver{logger: logger, redact: redact, tallies: map[logKey]*tally{}}
+	return &logObserver{logger: logger, redact: redact, dependencies: map[string]string{}, tallies: map[logKey]*tally{}, pauses: map[string]*pauseLog{}}
 }
 
 // Observe implements Observer.
 func (l *logObserver) Observe(ctx context.Context, e Event) {
-	if e.Kind.routine() {
+	if e.routine() {
 		return
 	}
-	key := logKey{e.Kind, e.Topic, string(e.Verdict.Class), e.Operation}
+	key, pause := l.keyOf(e)
 	if l.admit(ctx, key, e.Time) {
-		l.logger.LogAttrs(ctx, level(e), logText[e.Kind], l.attributes(e)...)
+		l.logger.LogAttrs(ctx, levels[key.kind], logText[key.kind], l.attributes(e, pause)...)
 	}
+}
+
+// keyOf returns the key of e, and the pause that ends with it.
+func (l *logObserver) keyOf(e Event) (key logKey, ended pauseLog) {
+	key = logKey{kind: e.Kind, topic: e.Topic, dependency: e.Dependency, class: string(e.Verdict.Class), rule: e.Verdict.Rule,
+		operation: e.Operation}
+	switch d := e.DeadLetter; {
+	case d != nil:
+		key.class, key.rule, key.reason = d.Meta.Class, d.Rule, d.Reason
+	case e.Decision.Reason != key.class:
+		key.reason = e.Decision.Reason
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch e.Kind {
+	case EventPaused:
+		l.pauses[e.Dependency] = &pauseLog{since: e.Time}
+	case EventResumed:
+		if p := l.pauses[e.Dependency]; p != nil {
+			ended = *p
+			delete(l.pauses, e.Dependency)
+		}
+	case EventFailed: // a run that began before the pause is no probe
+		on, known := l.dependencies[e.Topic]
+		if p := l.pauses[on]; known && p != nil && !e.Time.Add(-e.Duration).Before(p.since) {
+			p.probes++
+			key.kind = logProbe
+		}
+	}
+	return key, ended
 }
 
 // panicked logs that an observer did when it saw e.
 func (l *logObserver) panicked(ctx context.Context, observer Observer, e Event, value any) {
-	if l.admit(ctx, logKey{kind: "observer-panicked"}, e.Time) {
-		l.logger.LogAttrs(ctx, slog.LevelError, "observer panicked", slog.String("event", string(e.Kind)),
-			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("panic", l.textOf(value)))
+	if l.admit(ctx, logKey{kind: logPanicked}, e.Time) {
+		l.logger.LogAttrs(ctx, levels[logPanicked], logText[logPanicked], slog.String("event", string(e.Kind)),
+			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("error", l.textOf(value)))
 	}
 }
 
-// admit decides whether to write an event of key, and tells how many were not
-// written before.
+// admit decides whether to write an event of key, and writes before how many were not
+// written. Before a pause begins or ends, that is of all failures.
 func (l *logObserver) admit(ctx context.Context, key logKey, now time.Time) bool {
 	write, before := l.sample(key, now)
-	if before > 0 {
-		l.summarize(ctx, key, before)
-	}
+	l.summarize(ctx, before)
 	return write
 }
 
-// sample decides whether to write an event of key. If a period of suppressed
-// ones has ended with it, before is their number.
-func (l *logObserver) sample(key logKey, now time.Time) (write bool, before int) {
+// sample decides whether to write an event of key, and returns what is to be counted
+// before.
+func (l *logObserver) sample(key logKey, now time.Time) (write bool, before []repeats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.tallies[key]
@@ -92,44 +150,98 @@ func (l *logObserver) sample(key logKey, now time.Time) (write bool, before int)
 		l.sweep(now)
 		if len(l.tallies) >= logKeys {
 			l.suppressed++
-			return false, 0
+			return false, nil
 		}
-		t = &tally{since: now}
+		t = &tally{since: now, lasts: logSoon}
 		l.tallies[key] = t
 	}
-	if now.Sub(t.since) >= logPeriod {
-		before = t.suppressed
-		*t = tally{since: now}
+	if now.Sub(t.since) >= t.lasts {
+		before = t.next(key, now, nil)
 	}
 	if t.written == logBurst {
 		t.suppressed++
+		if l.timer == nil && !l.over {
+			l.timer = time.AfterFunc(logSoon, l.tell)
+		}
 		return false, before
 	}
 	t.written++
+	if key.kind == EventPaused || key.kind == EventResumed {
+		for key, t := range l.tallies {
+			if (key.kind == EventFailed || key.kind == logProbe) && t.suppressed > 0 {
+				before = append(before, repeats{key, *t})
+				t.suppressed = 0
+			}
+		}
+	}
 	return true, before
 }
 
+// next begins the next period of t at now, and appends what was suppressed in the last
+// one to counts. A key without an event for a minute begins anew.
+func (t *tally) next(key logKey, now time.Time, counts []repeats) []repeats {
+	if t.suppressed > 0 {
+		counts = append(counts, repeats{key, *t})
+	}
+	lasts := logPeriod
+	if now.Sub(t.since) >= t.lasts+logPeriod {
+		lasts = logSoon
+	}
+	*t = tally{since: now, lasts: lasts}
+	return counts
+}
+
+// tell is called by the timer. It writes what was suppressed in periods that are over.
+func (l *logObserver) tell() {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	var counts []repeats
+	l.mu.Lock()
+	now, left := time.Now(), false
+	for key, t := range l.tallies {
+		if t.suppressed > 0 && now.Sub(t.since) >= t.lasts {
+			counts = t.next(key, now, counts)
+		}
+		left = left || t.suppressed > 0
+	}
+	if l.timer = nil; left && !l.over {
+		l.timer = time.AfterFunc(logSoon, l.tell)
+	}
+	l.mu.Unlock()
+	l.summarize(context.Background(), counts)
+}
+
 // sweep makes room in a full table by forgetting the keys whose period is
-// over, once a period. mu is held.
+// over, once a minute. mu is held.
 func (l *logObserver) sweep(now time.Time) {
 	if len(l.tallies) < logKeys || now.Sub(l.swept) < logPeriod {
 		return
 	}
 	l.swept = now
 	for key, t := range l.tallies {
-		if now.Sub(t.since) >= logPeriod {
+		if now.Sub(t.since) >= t.lasts {
 			l.suppressed += t.suppressed
 			delete(l.tallies, key)
 		}
 	}
 }
 
-func (l *logObserver) summarize(ctx context.Context, key logKey, n int) {
-	attrs := []slog.Attr{slog.String("event", string(key.kind)), name("topic", key.topic), name("class", key.class)}
-	if key.operation != "" {
-		attrs = append(attrs, name("operation", key.operation))
+// summarize writes counts, in the order in which their periods began.
+func (l *logObserver) summarize(ctx context.Context, counts []repeats) {
+	slices.SortFunc(counts, func(a, b repeats) int { return a.since.Compare(b.since) })
+	for _, c := range counts {
+		attrs := make([]slog.Attr, 0, 8)
+		for _, a := range []slog.Attr{name("topic", c.topic), name("dependency", c.dependency), name("class", c.class),
+			name("rule", c.rule), name("reason", c.reason), name("operation", c.operation)} {
+			if a.Value.String() != "" {
+				attrs = append(attrs, a)
+			}
+		}
+		if !c.since.IsZero() {
+			attrs = append(attrs, slog.Time("since", c.since))
+		}
+		l.logger.LogAttrs(ctx, levels[c.kind], "more of the same: "+logText[c.kind], append(attrs, slog.Int("suppressed", c.suppressed))...)
 	}
-	l.logger.LogAttrs(ctx, slog.LevelWarn, "more of the same were not logged", append(attrs, slog.Int("suppressed", n))...)
 }
 
 // started and stopped log the changes of state.
@@ -150,16 +262,23 @@ func (l *logObserver) anonymous(topic string) {
 func (l *logObserver) stopped(err error) {
 	l.mu.Lock()
 	tallies, left := l.tallies, l.suppressed
-	l.tallies = map[logKey]*tally{}
+	l.tallies, l.over = map[logKey]*tally{}, true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
 	l.mu.Unlock()
+	l.writing.Lock() // the last count may just be written
+	defer l.writing.Unlock()
+	var counts []repeats
 	for key, t := range tallies {
 		if t.suppressed > 0 {
-			l.summarize(context.Background(), key, t.suppressed)
+			counts = append(counts, repeats{key, *t})
 		}
 	}
 	if left > 0 {
-		l.summarize(context.Background(), logKey{kind: "other"}, left)
+		counts = append(counts, repeats{logKey{kind: logOther}, tally{suppressed: left}})
 	}
+	l.summarize(context.Background(), counts)
 	if err != nil {
 		l.logger.Error("worker stopped", "error", l.textOf(err))
 		return
@@ -169,6 +288,8 @@ func (l *logObserver) stopped(err error) {
 
 var logText = map[EventKind]string{
 	EventFailed:            "handler failed",
+	logProbe:               "probe failed",
+	EventDeferred:          "message put aside",
 	EventReleased:          "message given back",
 	EventDeadLettered:      "message dead-lettered",
 	EventRejected:          "message left to the broker's own dead-lettering, its dead letter is a stub",
@@ -181,44 +302,70 @@ var logText = map[EventKind]string{
 	EventPaused:            "dependency paused, its messages wait uncounted",
 	EventResumed:           "dependency resumed",
 	EventError:             "broker operation failed, will be tried again",
+	logPanicked:            "observer panicked",
+	logOther:               "events of too many kinds",
 }
 
-func level(e Event) slog.Level {
-	switch e.Kind {
-	case EventFailed, EventLeaseLost, EventUnstuck, EventRejected, EventReceiptDropped:
-		return slog.LevelWarn
-	case EventReleased, EventResumed:
-		return slog.LevelInfo
-	}
-	return slog.LevelError
+var levels = map[EventKind]slog.Level{
+	EventFailed:            slog.LevelWarn,
+	logProbe:               slog.LevelWarn,
+	EventDeferred:          slog.LevelWarn,
+	EventReleased:          slog.LevelInfo,
+	EventDeadLettered:      slog.LevelError,
+	EventRejected:          slog.LevelWarn,
+	EventDiscarded:         slog.LevelError,
+	EventDeadLetterRefused: slog.LevelError,
+	EventReceiptDropped:    slog.LevelWarn,
+	EventLeaseLost:         slog.LevelWarn,
+	EventStuck:             slog.LevelError,
+	EventUnstuck:           slog.LevelWarn,
+	EventPaused:            slog.LevelError,
+	EventResumed:           slog.LevelInfo,
+	EventError:             slog.LevelError,
+	logPanicked:            slog.LevelError,
+	logOther:               slog.LevelWarn,
 }
 
-// attributes are the fixed keys of a log line. Bodies and headers never appear.
-func (l *logObserver) attributes(e Event) []slog.Attr {
+// attributes are the keys of a line about e, without those that would be empty.
+// Bodies and headers never appear.
+func (l *logObserver) attributes(e Event, ended pauseLog) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 12)
-	if e.Topic != "" {
-		attrs = append(attrs, name("topic", e.Topic))
+	add := func(key, value string) {
+		if value != "" {
+			attrs = append(attrs, name(key, value))
+		}
 	}
-	if e.Dependency != "" {
-		attrs = append(attrs, name("dependency", e.Dependency))
-	}
+	add("topic", e.Topic)
+	add("dependency", e.Dependency)
 	if !e.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", e.Until))
+	}
+	if !ended.since.IsZero() {
+		attrs = append(attrs, slog.Duration("after", e.Time.Sub(ended.since).Round(time.Millisecond)), slog.Int("failed_probes", ended.probes))
 	}
 	if e.Message != nil {
 		attrs = append(attrs, name("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
 	}
-	if e.Verdict.Class != "" {
-		attrs = append(attrs, name("class", string(e.Verdict.Class)), name("rule", e.Verdict.Rule))
+	class, rule := string(e.Verdict.Class), e.Verdict.Rule
+	if e.DeadLetter != nil {
+		class, rule = e.DeadLetter.Meta.Class, e.DeadLetter.Rule
 	}
-	if e.Operation != "" {
-		attrs = append(attrs, name("operation", e.Operation))
-	}
+	add("class", class)
+	add("rule", rule)
+	add("operation", e.Operation)
 	if e.Kind == EventFailed {
-		attrs = append(attrs, slog.String("outcome", outcomeIn(e.Decision)), slog.Duration("delay", e.Decision.Delay))
+		add("outcome", outcomeIn(e.Decision))
+	}
+	if e.Decision.Retry {
+		attrs = append(attrs, slog.Duration("delay", e.Decision.Delay.Round(time.Millisecond)))
 	}
 	if d := e.DeadLetter; d != nil {
-		attrs = append(attrs, name("reason", d.Reason), name("fingerprint", d.Fingerprint), slog.String("dead_error", oneLine(d.ErrorText)))
+		add("reason", d.Reason)
+		add("fingerprint", d.Fingerprint)
+		if e.Err == nil {
+			return append(attrs, slog.String("error", oneLine(d.ErrorText)))
+		}
+		attrs = append(attrs, slog.String("dead_error", oneLine(d.ErrorText)))
 	}
 	if e.Err != nil {
 		attrs = append(attrs, slog.String("error", l.textOf(e.Err)))
@@ -228,11 +375,8 @@ func (l *logObserver) attributes(e Event) []slog.Attr {
 
 // outcomeIn is a decision in a word.
 func outcomeIn(d retry.Decision) string {
-	switch {
-	case d.Retry:
+	if d.Retry && d.Reason != reasonBatch {
 		return "retry"
-	case d.DeadLetter:
-		return "dead-letter"
 	}
 	return d.Reason
 }

@@ -144,6 +144,7 @@ func (p *pipeline) subscribe(r *route, routes []*route) {
 	p.pool.queues = append(p.pool.queues, s.queue)
 	p.subs = append(p.subs, s)
 	p.byTopic[r.topic] = s
+	p.log.dependencies[r.topic] = r.dependency
 }
 
 func (p *pipeline) newSubscription(r *route, n int) *subscription {
@@ -276,9 +277,9 @@ func (p *pipeline) hang(runs []*delivery, change int) {
 // settled ends the life of deliveries whose settlement is durable.
 func (p *pipeline) settled(ds []*delivery) {
 	for _, d := range ds {
-		if kind := settledKind[d.action]; p.observed() || !kind.routine() {
-			e := Event{Kind: kind}
-			if kind == EventRetried && d.letter != nil {
+		if p.observed() || d.action == brokers.Release || d.action == brokers.Reject { // the log wants these
+			e := Event{Kind: settledKind[d.action]}
+			if d.action == brokers.Retry && d.letter != nil {
 				e.DeadLetter = d.letter
 			}
 			p.observe(d, e)

@@ -154,7 +154,7 @@ func (g *guard) enter(ctx context.Context, c Claim, m *brokers.Message) (claimed
 	case record.Fingerprint != c.Fingerprint && record.Fingerprint != "" && c.Fingerprint != "":
 		return false, classify.Permanent(fmt.Errorf("key %q: %w: give every message a key of its own", c.Key, ErrMismatch))
 	case record.State == Done:
-		g.options.Logger.DebugContext(ctx, "a message was handled before and is skipped", "topic", line(m.Topic), "id", line(m.ID), "key", line(c.Key))
+		g.options.Logger.DebugContext(ctx, "a message was handled before and is skipped", "topic", line(m.Topic), "msg_id", line(m.ID), "key", line(c.Key))
 		return false, nil
 	}
 	return false, classify.Defer(fmt.Errorf("key %q: %w, for up to %s", c.Key, ErrInProgress, record.Left.Round(time.Millisecond)), record.Left)
@@ -236,7 +236,7 @@ func (g *guard) record(ctx context.Context, c Claim, m *brokers.Message) error {
 			return classify.Defer(fmt.Errorf("key %q: %w; the handler succeeded, and the other run decides", c.Key, ErrClaimLost), 0)
 		case try == recordTries:
 			g.options.Logger.ErrorContext(ctx, "a success could not be recorded: a duplicate of the message would be handled again",
-				"topic", line(m.Topic), "id", line(m.ID), "key", line(c.Key), "error", line(err.Error()))
+				"topic", line(m.Topic), "msg_id", line(m.ID), "key", line(c.Key), "error", line(err.Error()))
 			return nil
 		}
 		time.Sleep(recordPause * time.Duration(try))
@@ -247,7 +247,7 @@ func (g *guard) release(ctx context.Context, c Claim, m *brokers.Message) {
 	ctx = context.WithoutCancel(ctx)
 	if err := within(ctx, func(ctx context.Context) error { return g.store.Release(ctx, c) }); err != nil {
 		g.options.Logger.WarnContext(ctx, "an idempotency key could not be released: the next run waits until its lease ends",
-			"topic", line(m.Topic), "id", line(m.ID), "key", line(c.Key), "lease", g.options.Lease, "error", line(err.Error()))
+			"topic", line(m.Topic), "msg_id", line(m.ID), "key", line(c.Key), "lease", g.options.Lease, "error", line(err.Error()))
 	}
 }
 

@@ -97,11 +97,16 @@ type bank struct {
 	charges map[string]charge // by idempotency key
 }
 
-func openBank(d day) (*bank, error) {
+// bankPort listens on a port of this machine.
+func bankPort() (net.Listener, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("the payment server needs a port on loopback: %w", err)
 	}
+	return listener, nil
+}
+
+func openBank(d day, listener net.Listener) *bank {
 	b := &bank{
 		url:     "http://" + listener.Addr().String(),
 		day:     d,
@@ -112,7 +117,7 @@ func openBank(d day) (*bank, error) {
 	mux.HandleFunc("POST /charges", b.serve)
 	b.server = &http.Server{Handler: mux, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: 10 * time.Second}
 	b.served.Go(func() { _ = b.server.Serve(listener) })
-	return b, nil
+	return b
 }
 
 func (b *bank) close() {

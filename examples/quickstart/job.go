@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"path/filepath"
 	"sync"
@@ -25,6 +26,7 @@ type stage struct {
 	day       day
 	policy    retry.Policy
 	guard     consumer.Guard
+	listen    func() (net.Listener, error)
 	transport http.RoundTripper
 	ledger    *ledger
 	view      *view
@@ -88,6 +90,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		day:       badDay(),
 		policy:    demoPolicy(),
 		guard:     consumer.Guard{Limiter: limiter},
+		listen:    bankPort,
 		transport: http.DefaultTransport,
 		ledger:    newLedger(),
 		view:      newView(messages, isTerminal(messages) && !o.log, limiter),
@@ -144,10 +147,11 @@ func publish(r report, asJSON bool, out io.Writer) error {
 // work has all lines handled, unless ctx ends before, and draws up the report.
 // The report is empty if the work could not begin.
 func work(ctx context.Context, lines []line, watch stage) (report, error) {
-	bank, err := openBank(watch.day)
+	listener, err := watch.listen()
 	if err != nil {
 		return report{}, err
 	}
+	bank := openBank(watch.day, listener)
 	defer bank.close()
 	broker := memory.New(memory.Options{})
 	defer func() { _ = broker.Close(context.WithoutCancel(ctx)) }()

@@ -49,6 +49,7 @@ func testStage(t *testing.T) stage {
 		day:       d,
 		guard:     consumer.Guard{Limiter: limiter, Budget: retries},
 		observers: []consumer.Observer{view},
+		listen:    bankPort,
 		transport: http.DefaultTransport,
 		policy:    retry.Policy{MaxAttempts: 50, Backoff: retry.Backoff{Base: 30 * time.Millisecond, Cap: 400 * time.Millisecond}},
 		ledger:    newLedger(),

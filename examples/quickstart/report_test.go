@@ -82,10 +82,11 @@ func TestLedgerSeesEarlyRuns(t *testing.T) {
 // openTestBank returns a bank that is in one mood all day.
 func openTestBank(t *testing.T, m mood) *bank {
 	t.Helper()
-	b, err := openBank(day{second: 20 * time.Millisecond, patience: 50 * time.Millisecond, scenes: []scene{{0, m}}})
+	listener, err := bankPort()
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := openBank(day{second: 20 * time.Millisecond, patience: 50 * time.Millisecond, scenes: []scene{{0, m}}}, listener)
 	t.Cleanup(b.close)
 	return b
 }

@@ -152,7 +152,7 @@ func (d *desk) service(ctx context.Context, c *config.Config) (err error) {
 		return fmt.Errorf("nothing was done: the address %s cannot be used: %w: is another redrive service running?", c.Service.Listen, err)
 	}
 	d.greet(s.Web.Scheme()+"://"+listener.Addr().String(), len(s.Tokens) > 0)
-	s.Logger.Info("the store is open", "id", s.Store.ID())
+	s.Logger.Info("the store is open", "store", s.Store.ID())
 	return s.ServeOn(ctx, listener)
 }
 
