@@ -130,9 +130,8 @@ func (p *pipeline) stray(topic string) *subscription {
 	return s
 }
 
-// turnAway dead-letters a message that must not run, sends on one that is not due
-// by far, and puts off one that has to wait before its first run. It reports
-// whether it did.
+// turnAway dead-letters a message that must not run, at once or when it is due, and puts
+// off one that has to wait before its first run. It reports whether it did.
 func (p *pipeline) turnAway(d *delivery) bool {
 	reason, err := "", error(nil)
 	if d.letter == nil {
@@ -142,7 +141,7 @@ func (p *pipeline) turnAway(d *delivery) bool {
 	}
 	early := time.Until(d.meta.DueAt) > earlyLimit // the broker was asked for no longer delay
 	if d.letter == nil && !early {
-		p.letters.kill(d, reason, p.letters.write(d, err, refusedVerdict))
+		p.letters.markDead(d, reason, p.letters.write(d, err, refusedVerdict))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,7 +210,9 @@ func (p *pipeline) postpone(d *delivery) bool {
 // whether a handler had begun. So a message whose count is one below CrashLimit
 // goes on trial: it goes back to its queue, with a mark, and when it comes again it
 // runs at once or goes back. It waits in the process neither for a slot, nor for its
-// limit, nor for a token. So deliveries that are lost from then on had begun to run.
+// limit, nor for a token, but for those before it of its key, and for up to earlyLimit
+// where a broker delivers early. So most deliveries that are lost from then on had begun
+// to run.
 // A copy that goes back begins a count of its own, so the mark adds up the lost
 // deliveries of earlier copies.
 //

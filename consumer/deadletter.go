@@ -39,8 +39,8 @@ func (l *deadLetters) write(d *delivery, err error, v classify.Verdict) dlq.Entr
 	return letter
 }
 
-// kill records why d is dead. Its dead letter may be published much later.
-func (l *deadLetters) kill(d *delivery, reason string, letter dlq.Entry) {
+// markDead records why d is dead. Its dead letter may be published much later.
+func (l *deadLetters) markDead(d *delivery, reason string, letter dlq.Entry) {
 	letter.Reason, letter.Meta, letter.Abandoned = reason, d.metaNow(), d.unsettled()
 	letter.Group, letter.DeadBy, letter.DeadAt = l.group, l.cfg.Instance, time.Now()
 	d.own().letter = &letter
@@ -49,7 +49,7 @@ func (l *deadLetters) kill(d *delivery, reason string, letter dlq.Entry) {
 // deadLetter ends the life of d: d has no more runs, and the worker publishes its
 // dead letter. mu is held.
 func (p *pipeline) deadLetter(d *delivery, reason string, letter dlq.Entry) {
-	p.letters.kill(d, reason, letter)
+	p.letters.markDead(d, reason, letter)
 	p.bury(d)
 }
 
@@ -70,7 +70,7 @@ func (p *pipeline) bury(d *delivery) {
 func (p *pipeline) die(d *delivery) {
 	if p.to(d, dying) {
 		d.sub.letters.add(d)
-		p.advance(d, true)
+		p.advance(d, false)
 	}
 }
 
@@ -102,7 +102,7 @@ func (p *pipeline) refused(d *delivery, err error) (again bool) {
 	case d.letter != nil:
 		p.die(d)
 	default:
-		p.letters.kill(d, reasonRefused, p.letters.write(d, err, refusedVerdict))
+		p.letters.markDead(d, reasonRefused, p.letters.write(d, err, refusedVerdict))
 		p.die(d)
 	}
 	p.mu.Unlock()
@@ -192,7 +192,7 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 				letters[i] = d.published().Encode(l.headerLimit)
 			}
 		}
-		await(ctx)
+		expectAnswer(ctx)
 		err := l.broker.Publish(ctx, topic, letters...)
 		answered(ctx)
 		causes := publishErrors(err, len(ds))

@@ -325,9 +325,10 @@ func (p *pipeline) holdLimit(d *delivery) time.Duration {
 
 // A handler that takes practically every message for poison is itself at fault, as
 // after a bad deployment. So a verdict of poison is in doubt until another message
-// succeeds: the message waits for that, and dies after doubtLasts in any case. But if
+// succeeds: the message waits for that, and dies after doubtLasts without it, too. But if
 // several are poison without a success between them, they are put aside and run again
-// later, uncounted.
+// later, uncounted. When the worker stops, the verdict holds if a message has succeeded
+// lately.
 const (
 	poisonRow   = 5               // poison messages without a success between them that put all aside
 	doubtLasts  = 5 * time.Second // a verdict in doubt holds after this time

@@ -18,12 +18,25 @@ type state uint32
 const (
 	queued   state = iota // for a slot, behind others of its topic or batch
 	running               // in its handler
-	waiting               // for its time, for those before it of its key, or until its dependency lets it start
-	dying                 // until its dead letter is durable, and it is acked
+	waiting               // outside the window: the table says for what
+	dying                 // until its dead letter is durable and it is acked, or the broker has it back for later
 	settling              // until the broker confirms any other end
 	gone                  // ended, or somebody else's
 	states
 )
+
+// What a delivery can wait for. If there is no room for it in the process, or its lease
+// would not last, it waits in the broker instead, by a Retry with its due time.
+//
+//	for what                       where                   what wakes it         in a drain
+//	its due time                   pipeline.waitlist       resumeDue             Retry
+//	a token for its retry          pipeline.waitlist       resumeDue             Retry
+//	a verdict in doubt             waitlist and inDoubt    believe, resumeDue    decideNow
+//	the limit of its dependency    dependency.line         admission.open        Release, Retry
+//	a slot for what was sent back  subscription.returned   admission.openSlot    Release, Retry
+//	those before it of its key     pipeline.keys           advance               Release
+//
+// Those behind their key stay queued if there is no room to wait.
 
 // transitions has a bit for each state that may follow. The end of a delivery
 // is decided once: what is settling only comes back if the broker refuses its

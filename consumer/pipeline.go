@@ -25,7 +25,8 @@ import (
 // Read the files in this order: inflight.go (a delivery and its states), intake.go
 // (how much is received), accept.go (which messages do not run), keyqueue.go, waitlist.go,
 // pool.go, admission.go and guard.go (which runs start now), worker.go (the run),
-// decide.go (what becomes of a failure), deadletter.go, settle.go and lease.go.
+// decide.go (what becomes of a failure), deadletter.go, settle.go, lease.go and
+// shutdown.go. Beside the way are batch.go, names.go (tenants) and receipt.go.
 //
 // The pipeline moves deliveries between these types. Each of them owns its state,
 // and tells the pipeline through a function or a small interface.
@@ -216,7 +217,7 @@ func (p *pipeline) settle(action brokers.Action, ds ...*delivery) {
 	for _, d := range ds {
 		if p.to(d, settling) {
 			p.settlers.send(d, action)
-			p.advance(d, action == brokers.Ack)
+			p.advance(d, action != brokers.Ack)
 		}
 	}
 }
@@ -274,7 +275,8 @@ func (p *pipeline) hang(runs []*delivery, change int) {
 	}
 }
 
-// settled ends the life of deliveries whose settlement is durable.
+// settled ends the life of deliveries whose settlement the source has taken over: a copy
+// is durable, and an Ack is as good as the broker makes it.
 func (p *pipeline) settled(ds []*delivery) {
 	for _, d := range ds {
 		if p.observed() || d.action == brokers.Release || d.action == brokers.Reject { // the log wants these
@@ -327,7 +329,7 @@ func (p *pipeline) drop(d *delivery, cause error) {
 	p.mu.Lock()
 	dropped := p.to(d, gone)
 	if dropped {
-		p.advance(d, false)
+		p.advance(d, true)
 	}
 	p.mu.Unlock()
 	if dropped {
@@ -346,15 +348,15 @@ func (p *pipeline) forget(ds ...*delivery) {
 	}
 }
 
-// advance lets the next delivery of d's key go on. If d did not succeed on a
-// source that keeps the order, the rest of the key is given back instead, for
-// the broker to deliver after it. mu is held.
-func (p *pipeline) advance(d *delivery, succeeded bool) {
+// advance lets the next delivery of d's key go on. If d comes again, which all but an Ack
+// and a dead letter mean, and the source keeps the order, the rest of the key is given
+// back instead, for the broker to deliver after it. mu is held.
+func (p *pipeline) advance(d *delivery, again bool) {
 	if !d.turn {
 		return
 	}
 	d.turn = false
-	if p.caps.Ordered && !succeeded || p.draining.Load() {
+	if p.caps.Ordered && again || p.draining.Load() {
 		p.settle(brokers.Release, p.keys.clear(d)...)
 		return
 	}

@@ -65,7 +65,7 @@ func (rs *receipts) end(d *delivery) {
 
 // publish publishes some and returns those to publish again.
 func (rs *receipts) publish(ctx context.Context, some []brokers.Message) (failed []brokers.Message) {
-	await(ctx)
+	expectAnswer(ctx)
 	err := rs.broker.Publish(ctx, rs.topic, some...)
 	answered(ctx)
 	for i, cause := range publishErrors(err, len(some)) {

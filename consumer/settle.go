@@ -34,7 +34,7 @@ type settlers struct {
 
 // owner is told how the settlement of deliveries ended.
 type owner interface {
-	settled(ds []*delivery)                      // it is durable
+	settled(ds []*delivery)                      // the source has taken it over
 	forget(ds ...*delivery)                      // another worker has them
 	refused(d *delivery, err error) (again bool) // the broker will never take it
 }
@@ -94,7 +94,7 @@ func (s *settlers) settle(ctx context.Context, batch []brokers.Settlement, ds []
 		}
 		batch = append(batch, entry)
 	}
-	await(ctx)
+	expectAnswer(ctx)
 	errs := s.source.Settle(ctx, batch)
 	answered(ctx)
 	clear(batch)
@@ -251,8 +251,9 @@ func (s *sender[T]) run(ctx context.Context) {
 	}
 }
 
-// await has the loop of ctx tick when ctx ends at the latest: it waits for the broker.
-func await(ctx context.Context) {
+// expectAnswer has the loop of ctx tick when ctx ends at the latest: it is about to wait
+// for the broker.
+func expectAnswer(ctx context.Context) {
 	if by, ok := ctx.Deadline(); ok {
 		pulse.Of(ctx).Expect(by)
 	}

@@ -115,7 +115,6 @@ type token struct {
 	count    int         // deliveries of this copy that the broker has counted
 	deadline time.Time   // after which it is the broker's again
 	begun    atomic.Bool // it has been handed out
-	copied   bool        // the copy of a retry is confirmed; belongs to whoever is settling
 	renews   bool        // a release is done by a copy; likewise
 }
 

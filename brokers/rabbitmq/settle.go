@@ -63,7 +63,7 @@ func (e *claimed) way() way {
 	switch {
 	case e.Action == brokers.Release && (e.renews || e.often() || e.intake.deleted.Load()):
 		return copying
-	case e.copied || e.Action == brokers.Ack:
+	case e.Action == brokers.Ack:
 		return acking
 	case e.Action == brokers.Retry:
 		return copying
@@ -135,22 +135,21 @@ func (s *source) done(e *claimed, err error) {
 	}
 }
 
-// ack removes originals. Where that fails the message comes again; after a
-// copy that is a duplicate, and no reason to settle once more. With a copy it is
-// urgent: until then there are two of the message.
-func (s *source) ack(entries []*claimed, urgent bool) {
+// ack removes originals. Where that fails the message comes again. If it is copied, that
+// is a duplicate, and no reason to settle once more; until then there are two of it, so
+// the ack is urgent.
+func (s *source) ack(entries []*claimed, copied bool) {
 	byChannel := make(map[*channel][]*claimed, 1)
 	for _, e := range entries {
 		byChannel[e.channel] = append(byChannel[e.channel], e)
 	}
 	for c, entries := range byChannel {
-		err := c.ack(entries, urgent)
+		err := c.ack(entries, copied)
+		if copied {
+			err = nil
+		}
 		for _, e := range entries {
-			if e.copied {
-				s.done(e, nil)
-			} else {
-				s.done(e, err)
-			}
+			s.done(e, err)
 		}
 	}
 }
@@ -191,7 +190,6 @@ func (s *source) retry(ctx context.Context, entries []*claimed) {
 			s.done(e, fmt.Errorf("the original stays: %w", err))
 			continue
 		}
-		e.copied = true
 		confirmed = append(confirmed, e)
 	}
 	s.ack(confirmed, true)
