@@ -202,7 +202,7 @@ const page = `{{stage}}
   dependency {{.Dependency}}: limit {{printf "%.3g" .Limit}}{{with .Budget}}, budget {{printf "%.1f of %.0f" .Tokens .Capacity}} tokens, {{.Waiting}} retries wait for one{{end}}
   policy: {{with .Policy}}{{.MaxAttempts}} attempts in {{.MaxAge}}, delay up to {{.MaxDelay}}, timeout {{.Timeout}}{{end}}
 {{end}}{{range .Broker.Partitions}}
-{{.Topic}}/{{.Partition}}: position {{.Position}}, lag {{.Lag}}, last record {{ago .LastRecord}}{{end}}
+{{.Topic}}/{{.Partition}}: position {{.Position}}, lag {{.Lag}}, last record {{ago .LastRecord}}{{if not .StalledSince.IsZero}}; stalled for {{for .StalledSince}}{{end}}{{end}}
 `
 
 // ago is t as seen from the time of s.

@@ -41,7 +41,7 @@ func full() health.Status {
 	return health.Status{
 		At: noon, State: health.Running, Since: noon.Add(-time.Hour), Opened: noon.Add(-time.Hour),
 		Broker: health.Connection{State: health.Running, Since: noon.Add(-time.Hour), Error: "i/o timeout", ErrorAt: noon.Add(-2 * time.Hour),
-			Partitions: []health.Partition{{Topic: "orders", Partition: 3, Position: 12, Lag: 5, LastRecord: noon.Add(-time.Second)}}},
+			Partitions: []health.Partition{{Topic: "orders", Partition: 3, Position: 12, Lag: 5, LastRecord: noon.Add(-time.Hour), StalledSince: noon.Add(-59 * time.Minute)}}},
 		Loops: []health.Loop{{Name: "settle", Late: health.Duration(2 * time.Second)}},
 		Topics: []health.Topic{{
 			Name: "orders", Slots: 10, Running: 3, Stuck: 1, InFlight: 12, Waiting: 4, Dying: 1, Oldest: noon.Add(-90 * time.Second),
@@ -64,7 +64,7 @@ orders: 3 of 10 slots run, 1 stuck; 12 messages in flight, 4 wait, 1 die; the ol
   dependency bank: limit 0.05, budget 3.2 of 10 tokens, 2 retries wait for one
   policy: 10 attempts in 24h0m0s, delay up to 15m0s, timeout 5m0s
 
-orders/3: position 12, lag 5, last record 1s ago
+orders/3: position 12, lag 5, last record 1h0m0s ago; stalled for 59m0s
 `
 	w := get(t, health.Handler(worker(full)), "/statusz")
 	if w.Body.String() != want {

@@ -85,6 +85,10 @@ type Partition struct {
 	Position   int64     `json:"position"`            // the next offset to be read
 	Lag        int64     `json:"lag"`                 // records from there to the end, as of the last fetch
 	LastRecord time.Time `json:"lastRecord,omitzero"` // when one was last read
+
+	// StalledSince is since when there is more to be read and the position does not
+	// move. It is zero while it moves, at the end, and while the topic is paused.
+	StalledSince time.Time `json:"stalledSince,omitzero"`
 }
 
 // Connected is implemented by a brokers.Source that says more about its connection.

@@ -12,7 +12,7 @@ type descs struct {
 	settleErrors, letterErrors, deadlineErrors, extensions, extensionErrors *prometheus.Desc
 	inFlight, running, held, stuck, oldest, lastSuccess                     *prometheus.Desc
 	deferred, paused, pauses, receiveErrors, topicErrors                    *prometheus.Desc
-	lettersRefused, returned, receiptErrors, receiptsLost                   *prometheus.Desc
+	lettersRefused, returned, receiptErrors, receiptsLost, stalled          *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -50,6 +50,7 @@ func newDescs() descs {
 		returned:      desc("redrive_returned_runs_total", "Runs of messages that were sent back from a dead-letter queue.", "topic", "result"),
 		receiptErrors: desc("redrive_receipt_errors_total", "Failures to publish receipts, each of which is tried again."),
 		receiptsLost:  desc("redrive_receipts_dropped_total", "Receipts that are not published: too many waited, the broker refused them, or the worker stopped."),
+		stalled:       desc("redrive_partition_stalled", "Partitions of Kafka that the worker owns and that have had more to read for 3 minutes, without getting any further, while their topic is not paused.", "topic"),
 	}
 }
 
@@ -59,7 +60,7 @@ func (d *descs) all() []*prometheus.Desc {
 		d.settleErrors, d.letterErrors, d.deadlineErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.oldest, d.lastSuccess,
 		d.deferred, d.paused, d.pauses, d.receiveErrors, d.topicErrors, d.lettersRefused,
-		d.returned, d.receiptErrors, d.receiptsLost,
+		d.returned, d.receiptErrors, d.receiptsLost, d.stalled,
 	}
 }
 
@@ -128,6 +129,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	for _, h := range m.histograms.all() {
 		h.Collect(out)
 	}
+	m.collectStatus(s)
 }
 
 func (s *series) collect(d *descs, to sink) {

@@ -30,6 +30,7 @@ type Metrics struct {
 	receiveErrors atomic.Uint64
 	receiptErrors atomic.Uint64
 	receiptsLost  atomic.Uint64
+	followed      atomic.Pointer[followed] // nil until Follow
 
 	descs      descs
 	histograms histograms

@@ -571,7 +571,9 @@ func TestLint(t *testing.T) {
 func everything(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(must(metrics.New(metrics.Topic{Name: "orders"})),
+	watch := must(metrics.New(metrics.Topic{Name: "orders"}))
+	watch.Follow(onKafka("orders"))
+	registry.MustRegister(watch,
 		metrics.NewLimiter("bank", flow.New(10, rand.Float64)),
 		metrics.NewBudget("bank", must(budget.New(budget.Queue()))),
 		metrics.NewBreaker("bank", breaker.New(breaker.Config{})))

@@ -60,6 +60,7 @@ type reader struct {
 	tasks  sync.WaitGroup                   // those
 	out    atomic.Int64                     // deliveries that are handed out
 	told   atomic.Pointer[health.Partition] // as of the last fetch; nil before
+	stands atomic.Int64                     // since when it has more to read and gets no further, in nanoseconds since 1970; 0 if it does, or has not
 
 	mu       sync.Mutex
 	memory   memory
@@ -178,6 +179,7 @@ func (r *reader) read() {
 			return
 		case err != nil:
 			s.fail(r.wayOut(err))
+			r.stand(true)
 			rest(ctx, pause/2+rand.N(pause/2))
 			pause = min(2*pause, mostPause)
 			continue
@@ -259,7 +261,9 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 		if rests && paused.IsZero() {
 			paused = time.Now()
 		}
-		if !rests && !full {
+		if rests || full {
+			r.stand(!rests)
+		} else {
 			r.unsure = r.unsure || !paused.IsZero() && time.Since(paused) >= longPause
 			return true
 		}
@@ -302,8 +306,34 @@ func (r *reader) accept(got fetched) {
 	r.fill(r.own, slices.DeleteFunc(got.records, func(record *record) bool { return r.progress.isDone(record.offset) }))
 }
 
+// stand notes whether the partition gets no further, though there is more to read.
+func (r *reader) stand(stands bool) {
+	switch {
+	case !stands:
+		r.stands.Store(0)
+	case r.stands.Load() == 0:
+		r.stands.Store(time.Now().UnixNano())
+	}
+}
+
+// status is what the last fetch said of the partition, or before one, where it begins.
+func (r *reader) status() (p health.Partition) {
+	if told := r.told.Load(); told != nil {
+		p = *told
+	} else {
+		r.mu.Lock()
+		p = health.Partition{Topic: r.partition.topic, Partition: r.partition.number, Position: r.next, Lag: max(0, r.has.last-r.next)}
+		r.mu.Unlock()
+	}
+	if since := r.stands.Load(); since != 0 {
+		p.StalledSince = time.Unix(0, since)
+	}
+	return p
+}
+
 // tell keeps for the status what a fetch says.
 func (r *reader) tell(got fetched, now time.Time) {
+	r.stand(got.next == r.next && got.next < got.stable)
 	p := &health.Partition{Topic: r.partition.topic, Partition: r.partition.number, Position: got.next, Lag: max(0, got.stable-got.next)}
 	if last := r.told.Load(); len(got.records) > 0 {
 		p.LastRecord = now

@@ -133,8 +133,8 @@ func (s *source) Connection() health.Connection {
 	readers := s.readers
 	s.mu.Unlock()
 	for _, r := range readers {
-		if p := r.told.Load(); p != nil && r.delayed == nil {
-			c.Partitions = append(c.Partitions, *p)
+		if r.delayed == nil {
+			c.Partitions = append(c.Partitions, r.status())
 		}
 	}
 	return c

@@ -79,7 +79,7 @@ var house = map[string]row{
 	},
 	"idempotency/sqlstore": {imports: []string{"idempotency"}},
 	"metrics": {
-		imports: []string{"brokers", "classify", "consumer", "dlq", "retry", "retry/breaker", "retry/budget", "retry/flow", "settings"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "health", "retry", "retry/breaker", "retry/budget", "retry/flow", "settings"},
 		sdk:     []string{"github.com/prometheus/client_golang"},
 		tests:   []string{"brokers/memory"},
 	},

@@ -78,6 +78,7 @@ func (b board) trouble() section {
 		b.show("Settlements failed", "redrive_settle_errors_total", "topic", "action"),
 		b.show("Nothing received", "redrive_topic_errors_total", "topic").with(
 			b.show("from any topic", "redrive_receive_errors_total")),
+		b.show("Partitions that stand still", "redrive_partition_stalled", "topic"),
 		b.show("Dead letters failed", "redrive_dead_letter_errors_total", "topic").with(
 			b.show("refused", "redrive_dead_letters_refused_total", "topic"), b.show("dropped", "redrive_discarded_total", "topic")),
 		b.show("Receipts failed", "redrive_receipt_errors_total").with(
