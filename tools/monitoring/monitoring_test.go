@@ -133,10 +133,6 @@ func expressions(t *testing.T) map[string][]string {
 	for _, match := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(read(t, page), -1) {
 		found[page] = append(found[page], match[1])
 	}
-	const service = "docs/how-to/run-the-retry-service.md"
-	for _, match := range regexp.MustCompile("(?m)^\\| `([^`]*_(?:total|seconds|bucket|up)\\b[^`]*)`").FindAllStringSubmatch(read(t, service), -1) {
-		found[service] = append(found[service], match[1])
-	}
 	return found
 }
 
