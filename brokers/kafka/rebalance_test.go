@@ -156,6 +156,24 @@ func TestPartitionThatMovesIsCutOff(t *testing.T) {
 	})
 }
 
+// Of a partition that moves nothing more is handed out, also where another one has
+// messages.
+func TestNothingMoreOfWhatMoves(t *testing.T) {
+	onGroup(t, 2, kafka.Options{}, formed{share: []int{0, 1}}, func(t *testing.T, s *stub) {
+		s.sleep(time.Second) // until both are read
+		held := s.takeBy(2)
+		s.is("partitions at first", len(held), 2)
+		s.rebalance(formed{share: []int{0}})
+		s.sleep(5 * time.Second) // until a heartbeat tells
+		ds := s.ready(30)
+		for _, d := range ds {
+			s.is("of partition", partitionOf(d), 0)
+		}
+		s.is("messages that come meanwhile", len(ds), 9)
+		s.is("sessions", sessions(held), "[0 1]")
+	})
+}
+
 // A commit that is refused because the group forms is repeated in the next generation,
 // and nobody hears of it.
 func TestRefusedCommitIsRepeated(t *testing.T) {

@@ -300,11 +300,11 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	var ds []*brokers.Delivery
 	ready := func(i int) int { return readers[i].ready() }
 	s.turn.Take(most, len(readers), ready, func(i, share int) int {
-		before := len(ds)
+		before, here := len(ds), ready(i)
 		if before == 0 {
-			ds = make([]*brokers.Delivery, 0, min(most, ready(i)+len(readers)))
+			ds = make([]*brokers.Delivery, 0, min(most, here+len(readers)))
 		}
-		ds = readers[i].hand(ds, share)
+		ds = readers[i].hand(ds, min(share, here))
 		return len(ds) - before
 	})
 	return ds, nil
