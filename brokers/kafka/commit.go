@@ -88,8 +88,12 @@ func (s *source) commit(ctx context.Context, scope commitScope, of ...*reader) e
 	s.mu.Unlock()
 	for _, r := range of {
 		var trial []*record
-		if scope != atTheEnd && (alone == nil || alone == r && quiet) {
+		switch {
+		case scope == atTheEnd:
+		case alone == nil:
 			trial = r.try(time.Now())
+		case alone == r && quiet:
+			trial = r.tryAlone()
 		}
 		if c, ok := r.changed(state); ok || len(trial) > 0 || scope == everything {
 			changed[r.partition] = c

@@ -306,8 +306,13 @@ func (r *reader) moveDue(now time.Time) {
 			if r.progress.isDone(offset) {
 				continue
 			}
-			if ready = append(ready, rec); rec.note(crashHeader) != nil {
+			if rec.note(crashHeader) != nil {
 				r.wary = now.Add(careful)
+			}
+			if r.isSuspect(rec) {
+				r.suspects = append(r.suspects, rec)
+			} else {
+				ready = append(ready, rec)
 			}
 		}
 		r.fill(l, ready)

@@ -44,7 +44,6 @@ const (
 	CommitBatch           = commitBatch
 	Careful               = careful
 	MaxMarks              = maxMarks
-	SomeSuspects          = someSuspects
 	Ahead                 = ahead
 	LongestWait           = longestWait
 )

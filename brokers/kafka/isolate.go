@@ -2,27 +2,24 @@ package kafka
 
 import "slices"
 
-// grave is from how many lost owners on a suspect is tried with nothing else in
-// the hands of its worker, whatever partition that is of: what dies beside the
-// one that kills must not be charged again and again.
-const grave = 2
-
-// isolate chooses the reader of the next grave suspect. Until that is settled no
-// other one hands out anything but what it has marked already. It is quiet
-// when all of that is settled, too.
+// isolate chooses the reader of the next suspect: a message on trial that an owner was
+// lost with. It runs with nothing else in the hands of its worker, whatever partition
+// that is of, so that nothing beside it is charged again. Until it is settled no other
+// reader hands out anything but what it has marked already. quiet reports whether all of
+// that is settled, too.
 func (s *source) isolate() (alone *reader, quiet bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.alone
-	if s.alone != nil && !s.alone.isGrave() {
+	if s.alone != nil && !s.alone.hasSuspect() {
 		s.alone = nil
 	}
 	quiet = true
 	for _, r := range s.readers {
-		if s.alone == nil && r.isGrave() {
+		if s.alone == nil && r.hasSuspect() {
 			s.alone = r
 		}
-		quiet = quiet && r.out.Load() == 0 && !r.isTrying()
+		quiet = quiet && r.isQuiet()
 	}
 	if before != nil && s.alone != before {
 		s.woken.Wake()
@@ -30,67 +27,39 @@ func (s *source) isolate() (alone *reader, quiet bool) {
 	return s.alone, quiet
 }
 
-// allowed are the readers that may hand out something. The lock is held.
-func (s *source) allowed() []*reader {
-	if s.alone == nil {
-		return s.readers
-	}
-	var rs []*reader
-	for _, r := range s.readers {
-		if r.isTrying() {
-			rs = append(rs, r)
-		}
-	}
-	return rs
+// isSuspect reports whether a record is a message on trial that an owner was lost with.
+// mu is held.
+func (r *reader) isSuspect(record *record) bool {
+	return r.progress.abandoned(record.offset) > 0 && record.note(crashHeader) != nil
 }
 
-// isGrave reports whether a grave suspect is ready, or on trial. While its partition is
-// revoked only one that runs is.
-func (r *reader) isGrave() bool {
+// hasSuspect reports whether a suspect runs, or is ready.
+func (r *reader) hasSuspect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.leaving {
-		return r.progress.isTrying(grave) && r.out.Load() > 0
-	}
-	return !r.wary.IsZero() && (r.progress.isTrying(grave) || r.gravest() >= grave)
+	return r.sole != nil && r.progress.out.has(r.sole.offset) || !r.leaving && slices.ContainsFunc(r.suspects, r.isFlowing)
 }
 
-// suspect sets a record apart if it is a suspect, and reports whether it is. mu is held.
-func (r *reader) suspect(record *record) bool {
-	is := r.progress.abandoned(record.offset) > 0
-	if is {
-		r.suspects = append(r.suspects, record)
-	}
-	return is
-}
+// isFlowing reports whether the topic of a record is not paused. mu is held.
+func (r *reader) isFlowing(record *record) bool { return !r.laneOf(record).paused }
 
-// gravest returns how many owners were lost with the worst suspect that is
-// ready, 0 if there is none. mu is held.
-func (r *reader) gravest() (count int) {
-	for _, record := range r.suspects {
-		if !r.laneOf(record).paused {
-			count = max(count, r.progress.abandoned(record.offset))
-		}
-	}
-	return count
-}
-
-// takeSuspects takes at most n that are ready, and that at least so many owners were
-// lost with. mu is held.
-func (r *reader) takeSuspects(n, least int) (taken []*record) {
-	r.suspects = slices.DeleteFunc(r.suspects, func(record *record) bool {
-		if len(taken) >= n || r.laneOf(record).paused || r.progress.abandoned(record.offset) < least {
-			return false
-		}
-		taken = append(taken, record)
-		return true
-	})
-	return taken
-}
-
-// isTrying reports whether something is on trial.
-func (r *reader) isTrying() bool {
+// isQuiet reports whether nothing is handed out, or about to be.
+func (r *reader) isQuiet() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.trial() > 0 && !r.leaving
+	return r.progress.out.size == 0
+}
+
+// tryAlone takes a suspect that is ready, and marks it. The caller commits the mark.
+func (r *reader) tryAlone() []*record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.suspects, r.isFlowing)
+	if i < 0 || r.leaving {
+		return nil
+	}
+	r.sole = r.suspects[i]
+	r.suspects = slices.Delete(r.suspects, i, i+1)
+	r.progress.start(r.sole.offset)
+	return []*record{r.sole}
 }

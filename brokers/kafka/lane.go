@@ -52,11 +52,8 @@ func (r *reader) laneOf(rec *record) *lane {
 // retriedTopic reads what topic a record of a delay topic is of.
 func retriedTopic(r *record) []byte { return r.note(topicHeader) }
 
-// fill appends to the buffer of l, suspects apart. mu is held.
+// fill appends to the buffer of l. mu is held.
 func (r *reader) fill(l *lane, records []*record) {
-	if len(r.progress.lost) > 0 {
-		records = slices.DeleteFunc(records, r.suspect)
-	}
 	if len(records) == 0 {
 		return
 	}
@@ -174,14 +171,14 @@ func (r *reader) goOn(l *lane, now time.Time) {
 	r.activate(l)
 }
 
-// unmark puts those of records back that are paused and were about to be handed
-// out. It returns the others. mu is held.
+// unmark puts those of records back that were about to be handed out and are not: they
+// are paused, or the partition is revoked. It returns the others. mu is held.
 func (r *reader) unmark(records []*record) (others []*record) {
-	if r.halted == 0 {
+	if r.halted == 0 && !r.leaving {
 		return records
 	}
 	for _, record := range records {
-		if r.laneOf(record).paused {
+		if r.leaving || !r.isFlowing(record) {
 			r.giveBack(record)
 		} else {
 			others = append(others, record)

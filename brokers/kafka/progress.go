@@ -102,16 +102,6 @@ func (p *progress) releaseAll() { p.out = offsetSet{} }
 // record. An unsettled record with more than 0 is a suspect.
 func (p *progress) abandoned(offset int64) int { return p.lost[offset] }
 
-// isTrying reports whether a suspect is handed out that was lost with so many owners.
-func (p *progress) isTrying(least int) bool {
-	for offset, count := range p.lost {
-		if count >= least && p.out.has(offset) {
-			return true
-		}
-	}
-	return false
-}
-
 // mark says how many owners will have been lost with a record if the present
 // one gets lost now.
 type mark struct {

@@ -25,10 +25,6 @@ const (
 	// passOnDelay is how long a retry waits that this worker cannot handle.
 	passOnDelay = 10 * time.Second
 
-	// someSuspects is how many of those that were lost with one owner are tried
-	// at a time. If one of them kills, each of them is tried alone after that.
-	someSuspects = 8
-
 	// careful is for how long after its first fetch a reader that follows a lost
 	// owner hands nothing out that is not marked before.
 	careful = 10 * time.Second
@@ -80,10 +76,11 @@ type reader struct {
 	aside  int              // in the buffers of those that are
 	more   chan struct{}    // signalled when there is room for more
 
-	// After a lost owner: what is handed out is marked first, and suspects are
-	// tried apart.
+	// After a lost owner, and as long as messages are on trial: what is handed out is
+	// marked first, and suspects run alone.
 	wary     time.Time // until then
-	suspects []*record // that are not on trial, at most maxMarks
+	suspects []*record // that wait, at most maxMarks
+	sole     *record   // the last suspect that was taken; nil before
 	cleared  []*record // marked, and ready
 
 	dirty int // settled since the last commit
@@ -147,6 +144,7 @@ func (r *reader) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leaving = true
+	r.cleared = r.unmark(r.cleared)
 	r.stop(nil)
 }
 
@@ -358,15 +356,18 @@ func cost(r *record) int {
 	return n
 }
 
-// ready returns how many deliveries can be handed out.
-func (r *reader) ready() int {
+// ready returns how many deliveries can be handed out. With markedOnly, those that are
+// not marked cannot.
+func (r *reader) ready(markedOnly bool) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.leaving {
+	switch {
+	case r.leaving:
 		return 0
-	}
-	if !r.wary.IsZero() {
+	case !r.wary.IsZero():
 		return len(r.cleared)
+	case markedOnly:
+		return 0
 	}
 	n := 0
 	for _, l := range r.active {
@@ -482,15 +483,14 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 	return ds
 }
 
-// try chooses what to hand out next after a lost owner, and marks it: one grave
-// suspect, or a few of those that were lost with one owner, or others. Unless it
-// is grave it joins those that are on trial, so that a slow one keeps nobody.
-// The caller commits the marks.
+// try chooses what to hand out next while the reader is wary, and marks it. It joins
+// what is marked already, so that a slow message keeps no other. The caller commits the
+// marks.
 func (r *reader) try(now time.Time) (trial []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.wary.IsZero() || r.leaving || r.progress.isTrying(grave):
+	case r.wary.IsZero() || r.leaving:
 		return nil
 	case r.begun && len(r.progress.lost) == 0 && now.After(r.wary):
 		r.wary = time.Time{}
@@ -499,15 +499,8 @@ func (r *reader) try(now time.Time) (trial []*record) {
 		r.source.woken.Wake() // what came meanwhile was not ready before
 		return nil
 	}
-	switch worst := r.gravest(); {
-	case worst >= grave:
-		trial = r.takeSuspects(1-r.trial(), grave)
-	case worst > 0:
-		trial = r.takeSuspects(someSuspects-r.trial(), 1)
-	default:
-		for n := maxMarks - r.trial(); len(trial) < n && len(r.active) > 0; {
-			trial = append(trial, r.takeInTurn(n-len(trial))...)
-		}
+	for n := maxMarks - int(r.progress.out.size); len(trial) < n && len(r.active) > 0; {
+		trial = append(trial, r.takeInTurn(n-len(trial))...)
 	}
 	for _, record := range trial {
 		r.progress.start(record.offset)
@@ -529,7 +522,7 @@ func (r *reader) changed(state string) (commitment, bool) {
 	return c, true
 }
 
-// committed notes that c is stored, and that trial may be handed out.
+// committed notes that c is stored, and that trial may be handed out: it is marked.
 func (r *reader) committed(c commitment, trial []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -554,7 +547,7 @@ func (r *reader) done(offsets ...int64) bool {
 	}
 	for _, offset := range offsets {
 		r.progress.done(offset)
-		r.tried()
+		r.cameBack()
 		if r.dirty++; r.dirty == commitBatch {
 			r.source.commitSoon()
 		}
@@ -565,17 +558,9 @@ func (r *reader) done(offsets ...int64) bool {
 	return true
 }
 
-// trial returns how many are on trial: handed out, or about to be. mu is held.
-func (r *reader) trial() int {
-	if r.wary.IsZero() {
-		return 0
-	}
-	return int(r.progress.out.size)
-}
-
-// tried says that one less is on trial than before. mu is held.
-func (r *reader) tried() {
-	if !r.wary.IsZero() && r.trial()%(someSuspects/2) == 0 { // others may follow
+// cameBack says that one less is handed out than before. mu is held.
+func (r *reader) cameBack() {
+	if !r.wary.IsZero() && r.progress.out.size%(maxMarks/8) == 0 { // others may follow
 		r.source.commitSoon()
 	}
 }
@@ -593,11 +578,14 @@ func (r *reader) release(record *record) {
 func (r *reader) giveBack(records ...*record) {
 	for _, record := range records {
 		r.progress.release(record.offset)
-		if l := r.laneOf(record); !r.suspect(record) {
+		if r.isSuspect(record) {
+			r.suspects = append(r.suspects, record)
+		} else {
+			l := r.laneOf(record)
 			l.again = append(l.again, record)
 			r.activate(l)
 		}
-		r.tried()
+		r.cameBack()
 	}
 }
 

@@ -53,7 +53,7 @@ type source struct {
 	mu         sync.Mutex
 	generation *generation    // the last one, nil before there was one
 	readers    []*reader      // of what this member owns; a new slice with each change
-	alone      *reader        // of a grave suspect
+	alone      *reader        // of a suspect
 	turn       adapter.Turn   // of the readers
 	paused     map[string]int // the topics that are, with the last Pause that said so
 	pauses     int
@@ -296,9 +296,9 @@ func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	readers := s.allowed()
+	readers := s.readers
 	var ds []*brokers.Delivery
-	ready := func(i int) int { return readers[i].ready() }
+	ready := func(i int) int { return readers[i].ready(s.alone != nil) }
 	s.turn.Take(most, len(readers), ready, func(i, share int) int {
 		before, here := len(ds), ready(i)
 		if before == 0 {

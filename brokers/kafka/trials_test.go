@@ -40,10 +40,11 @@ func offsetOf(d *brokers.Delivery) int64 {
 	return offset
 }
 
-// A few suspects are on trial at a time, and the next follow when some of them are
-// settled, not all: one may take long. A Receive that waits gets what came meanwhile.
-func TestSuspectsFollowEachOther(t *testing.T) {
-	const records = 2 * kafka.MaxMarks
+// After a lost owner so many are handed out as can be marked, and the next follow when
+// some of them are settled, not all: one may take long. A Receive that waits gets what
+// came meanwhile.
+func TestMarkedDeliveriesFollowEachOther(t *testing.T) {
+	const records, some = 2 * kafka.MaxMarks, kafka.MaxMarks / 8
 	onStub(t, func(s *stub) {
 		lost := make(map[int64]int)
 		for offset := range int64(20) {
@@ -67,18 +68,20 @@ func TestSuspectsFollowEachOther(t *testing.T) {
 				s.ack(held[offset])
 			}
 		}
-		comes("at first", 0, kafka.SomeSuspects)
-		comes("while they are on trial", 0, 0)
-		settle(1, 5) // the first one takes long
-		comes("when some are settled", 8, 12)
-		settle(5, 12)
-		comes("and again", 12, 19)
-		settle(12, 19)
-		comes("the last suspect, and others", 19, 20+kafka.MaxMarks-2)
-		settle(19, 20)
-		comes("one more", 20+kafka.MaxMarks-2, 20+kafka.MaxMarks-1)
+		comes("at first", 0, kafka.MaxMarks)
+		comes("while they are handed out", 0, 0)
+		began := time.Now()
+		settle(1, 1+some) // the first one takes long
+		s.is("the next of them", offsetOf(s.take(some)[0]), kafka.MaxMarks)
+		if waited := time.Since(began); waited >= kafka.CommitPace/2 {
+			s.Errorf("the next came after %v, with the usual commit", waited)
+		}
+		for offset := range int64(some) {
+			held[kafka.MaxMarks+offset] = nil
+		}
+		settle(1+some, 20)
 		s.sleep(kafka.Careful)
-		comes("beside a suspect that is still there", 0, 0)
+		comes("beside a suspect that is still there", kafka.MaxMarks+some, kafka.MaxMarks+19)
 		go func() {
 			s.sleep(time.Second)
 			settle(0, 1)
@@ -86,19 +89,29 @@ func TestSuspectsFollowEachOther(t *testing.T) {
 		ctx, cancel := context.WithTimeout(s.Context(), kafka.Careful)
 		defer cancel()
 		ds, err := s.src.Receive(ctx, records)
-		if len(ds) != records-20-kafka.MaxMarks+1 || err != nil {
+		if len(ds) != records-kafka.MaxMarks-19 || err != nil {
 			s.Errorf("received %d in the end, %v", len(ds), err)
 		}
 	})
 }
 
-// Two partitions have suspects that two owners were lost with: one of them kills. Either
-// is tried alone in its worker, so that nothing beside it is charged.
-func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
-	second := partition{"orders", 1}
+// triedAt is the log of a delay topic: messages on trial that are due.
+func triedAt(n int) (log []record) {
+	for i := range n {
+		log = append(log, copied(brokers.Message{ID: strconv.Itoa(i), Topic: "orders"}, brokers.Meta{Attempt: 1, Crashes: 1, DueAt: time.Now()}))
+	}
+	return log
+}
+
+// Messages on trial in two partitions were lost with an owner: one of them kills. Each
+// runs alone in its worker, so that nothing beside it is charged.
+func TestSuspectsRunAloneInTheirWorker(t *testing.T) {
+	const other = "redrive.delay.v1.g.15m"
+	second := partition{other, 0}
 	onStub(t, func(s *stub) {
-		s.topics["orders"], s.next = 3, []formed{{share: []int{2}}, {share: []int{0, 1, 2}}}
-		s.owned[first], s.owned[second] = lostAt(map[int64]int{3: 2, 4: 1}), lostAt(map[int64]int{7: 3})
+		s.topics[other], s.sub.MaxDelay, s.log = 1, 15*time.Minute, logOf(triedAt(10)...)
+		s.next = []formed{{share: []int{0}}, {share: []int{0}, also: []string{delayOfOrders, other}}}
+		s.owned[delayPartition], s.owned[second] = lostAt(map[int64]int{3: 1}), lostAt(map[int64]int{7: 2})
 	}, func(s *stub) {
 		before := s.take(2)
 		s.rebalance(s.next[1])
@@ -111,19 +124,19 @@ func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
 			if len(ds) != 1 {
 				s.Fatalf("received %d, want one suspect alone", len(ds))
 			}
-			at := partition{"orders", partitionOf(ds[0])}
-			want, lost := int64(3), 2
+			at := partition{ds[0].Meta().Origin.Get("topic"), 0}
+			want, lost := int64(3), 1
 			if at == second {
-				want, lost = 7, 3
+				want, lost = 7, 2
 			}
 			if offsetOf(ds[0]) != want || ds[0].Abandoned != lost || seen[at] {
 				s.Errorf("offset %d of %s is tried, lost with %d", offsetOf(ds[0]), at, ds[0].Abandoned)
 			}
 			seen[at] = true
 			s.change(func(s *stub) {
-				for p, marks := range map[partition]int64{first: 3, second: 7} {
+				for p, marks := range map[partition]int64{delayPartition: 3, second: 7} {
 					c, _ := kafka.ReadCommitted(0, s.owned[p].metadata)
-					if marked := c.Abandoned(marks) > map[bool]int{true: 2, false: 3}[p == first]; marked != (p == at) && !c.IsDone(marks) {
+					if marked := c.Abandoned(marks) > map[bool]int{true: 1, false: 2}[p == delayPartition]; marked != (p == at) && !c.IsDone(marks) {
 						s.Errorf("while one of %s is tried, that of %s is marked: %v", at, p, marked)
 					}
 				}
@@ -139,83 +152,101 @@ func TestGraveSuspectsAreTriedAloneInTheirWorker(t *testing.T) {
 // A worker that dies while a topic is paused does not die of its messages, and a suspect
 // among them does not keep the others.
 func TestSuspectsOfAPausedTopic(t *testing.T) {
-	onStub(t, func(s *stub) {
-		s.topics["refunds"], s.sub.Topics = 1, []string{"orders", "refunds"}
-		s.next = []formed{{share: []int{0}, also: []string{"refunds"}}}
-		s.owned[first], s.owned[partition{"refunds", 0}] = lostAt(map[int64]int{3: 2}), lostAt(nil)
+	onDelays(t, kafka.UsualLimits, func(s *stub) []record {
+		s.owned[delayPartition] = lostAt(map[int64]int{0: 1})
+		return append(triedAt(1), retryTo("refunds", 1, time.Now(), 0))
 	}, func(s *stub) {
 		s.sleep(time.Second) // the suspect is marked
 		s.src.Pause("orders")
 		ds := s.ready(30)
-		for _, d := range ds {
-			s.is("while orders is paused", d.Message.Topic, "refunds")
-		}
-		s.is("messages of the other topic", len(ds), 10)
+		s.is("while orders is paused", ids(ds), []int{1})
 		s.change(func(s *stub) {
-			c, _ := kafka.ReadCommitted(0, s.owned[first].metadata)
-			s.is("owners lost with the suspect, if this one dies now", c.Abandoned(3), 2)
+			c, _ := kafka.ReadCommitted(0, s.owned[delayPartition].metadata)
+			s.is("owners lost with the suspect, if this one dies now", c.Abandoned(0), 1)
 		})
 		s.ack(ds...)
 		s.src.Pause()
-		if ds = s.ready(30); len(ds) != 1 || offsetOf(ds[0]) != 3 || ds[0].Abandoned != 2 {
+		if ds = s.ready(30); len(ds) != 1 || offsetOf(ds[0]) != 0 || ds[0].Abandoned != 1 {
 			s.Errorf("resumed: received %v", ids(ds))
 		}
 	})
 }
 
-// A message that kills every worker that receives it must be found out before many have
-// died, and its neighbours must not be blamed.
+// A message that kills every worker that receives it goes on trial before many have died.
+// There it is found out, and no other message is blamed, though all of them are on trial.
 func TestCrashLoopsEnd(t *testing.T) {
-	for seed := range uint64(60) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		n := 1 + random.Int64N(200)
-		killer, inFlight := random.Int64N(n), 1+random.IntN(100)
-		onStub(t, func(s *stub) { s.log = []batch{{records: numbered(0, int(n))}} }, func(s *stub) {
-			worst, handled, buried := 0, make(map[int64]bool), false
-			isOver := func() bool { return buried && int64(len(handled)) == n-1 }
-			for deaths := 0; !isOver(); deaths++ {
-				if deaths > 4 { // the first of them without a mark
-					s.Fatalf("seed %d: offset %d of %d, %d in flight, has killed %d workers", seed, killer, n, inFlight, deaths)
-				}
-				if deaths > 0 {
-					s.crash()
-					s.open()
-				}
-				for alive := true; alive && !isOver(); {
-					ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
-					ds, _ := s.src.Receive(ctx, inFlight)
-					cancel()
-					var received []*brokers.Delivery
-					for _, d := range ds {
-						switch {
-						case offsetOf(d) != killer:
-							worst = max(worst, d.Abandoned)
-						case d.Abandoned < 3:
-							alive = false
-						default:
-							buried = true
-						}
-						if !alive {
-							break
-						}
-						received = append(received, d)
+	for name, tt := range map[string]struct {
+		onTrial   bool
+		end       int // it runs no more when so many owners were lost with it
+		deaths    int
+		blameless int // how many may have been lost with another one that still runs
+	}{
+		"before its trial": {end: 2, deaths: 3, blameless: 1}, // the first death leaves no mark
+		"on trial":         {onTrial: true, end: 3, deaths: 3, blameless: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(60) {
+				random := rand.New(rand.NewPCG(seed, 1))
+				n := 1 + random.Int64N(200)
+				killer, inFlight := random.Int64N(n), 1+random.IntN(100)
+				onStub(t, func(s *stub) {
+					if s.log = []batch{{records: numbered(0, int(n))}}; tt.onTrial {
+						s.log, s.next = logOf(triedAt(int(n))...), []formed{{also: []string{delayOfOrders}}}
 					}
-					if !alive && random.IntN(2) == 0 {
-						s.sleep(2 * kafka.CommitPace)
-					}
-					if alive || random.IntN(2) == 0 {
-						s.ack(received...)
-						for _, d := range received {
-							handled[offsetOf(d)] = offsetOf(d) != killer
-						}
-						delete(handled, killer)
-					}
-				}
-			}
-			if worst >= 3 {
-				s.Errorf("seed %d: an innocent message counts %d lost workers", seed, worst)
+				}, func(s *stub) { endCrashLoop(s, random, n, killer, inFlight, tt.end, tt.deaths, tt.blameless) })
 			}
 		})
+	}
+}
+
+// endCrashLoop lets workers die of a message until no other one is left, and it has run
+// for the last time. What runs no more is on its way elsewhere, as the pipeline has it.
+func endCrashLoop(s *stub, random *rand.Rand, n, killer int64, inFlight, end, most, blameless int) {
+	worst, handled, found := 0, make(map[int64]bool), false
+	isOver := func() bool { return found && int64(len(handled)) == n-1 }
+	for deaths := 0; !isOver(); deaths++ {
+		if deaths > most {
+			s.Fatalf("offset %d of %d, %d in flight, has killed %d workers", killer, n, inFlight, deaths)
+		}
+		if deaths > 0 {
+			s.crash()
+			s.open()
+		}
+		for alive := true; alive && !isOver(); {
+			ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
+			ds, _ := s.src.Receive(ctx, inFlight)
+			cancel()
+			var received []*brokers.Delivery
+			for _, d := range ds {
+				switch {
+				case offsetOf(d) == killer && d.Abandoned < end:
+					alive = false
+				case offsetOf(d) == killer:
+					found = true
+				case d.Abandoned < end:
+					worst = max(worst, d.Abandoned)
+				case end > 2: // on trial
+					s.Errorf("offset %d is blamed for what %d did", offsetOf(d), killer)
+				}
+				if !alive {
+					break
+				}
+				received = append(received, d)
+			}
+			if !alive && random.IntN(2) == 0 {
+				s.sleep(2 * kafka.CommitPace)
+			}
+			if alive || random.IntN(2) == 0 {
+				s.ack(received...)
+				for _, d := range received {
+					handled[offsetOf(d)] = offsetOf(d) != killer
+				}
+				delete(handled, killer)
+			}
+		}
+	}
+	if worst > blameless {
+		s.Errorf("offset %d kills: another message that runs was lost with %d workers", killer, worst)
 	}
 }
 
