@@ -132,16 +132,14 @@ func (c *client) Ask(ctx context.Context, node int32, req kmsg.Request, buffer *
 
 // Leaders implements Client.
 func (c *client) Leaders(ctx context.Context, topic string) (map[int32]int32, error) {
+	res, err := c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: []string{topic}})
+	if err != nil {
+		return nil, plainly(err)
+	}
 	leaders := make(map[int32]int32)
-	for tries := 1; len(leaders) == 0 && tries <= 2; tries++ { // the first may have the layout be read anew
-		res, err := c.RoundTrip(ctx, c.addr, &metadata.Request{TopicNames: []string{topic}})
-		if err != nil {
-			return nil, plainly(err)
-		}
-		for _, topic := range res.(*metadata.Response).Topics {
-			for _, p := range topic.Partitions {
-				leaders[p.PartitionIndex] = p.LeaderID
-			}
+	for _, topic := range res.(*metadata.Response).Topics {
+		for _, p := range topic.Partitions {
+			leaders[p.PartitionIndex] = p.LeaderID
 		}
 	}
 	return leaders, nil
