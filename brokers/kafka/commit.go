@@ -55,6 +55,17 @@ func (s *source) commitAlways(ctx context.Context) {
 	}
 }
 
+// linger returns a context for a call of at most length that goes on for grace
+// after ctx has ended.
+func linger(ctx context.Context, length, grace time.Duration) (context.Context, context.CancelFunc) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), length)
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(grace, cancel)
+		context.AfterFunc(call, func() { timer.Stop() })
+	})
+	return call, func() { stop(); cancel() }
+}
+
 // commitScope says what a commit stores.
 type commitScope int
 

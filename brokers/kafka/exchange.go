@@ -43,11 +43,11 @@ type fetchAnswer struct {
 	users  atomic.Int32 // 0 if there is only one
 }
 
-// exchange sends a fetch to a node. When ctx ends, a fetch that waits is given that
-// time to end, so that its connection can serve others.
+// exchange sends a fetch to a node. When ctx ends, its answer still comes over the
+// connection, which then serves others.
 func (c *client) exchange(ctx context.Context, node int32, req *kmsg.FetchRequest) (*fetchAnswer, error) {
 	wait := time.Duration(req.MaxWaitMillis) * time.Millisecond
-	ctx, cancel := linger(ctx, wait+c.options.CallTimeout, wait+longestWait)
+	ctx, cancel := context.WithTimeout(ctx, wait+c.options.CallTimeout)
 	defer cancel()
 	a := &fetchAnswer{buffer: buffers.get()}
 	res, err := c.Ask(ctx, node, req, a.buffer)

@@ -81,10 +81,9 @@ type fetched struct {
 
 // fetch returns records from offset on, as many as have room, of an answer of
 // about maxBytes, but at least one if there is one, and waits for the first one
-// for up to wait, at most 500 ms. Records of aborted transactions are left out, and those of open ones,
-// with all behind them, are not there yet. An offset that the partition does
-// not have is a *rangeError. When ctx ends, a fetch that waits is given that
-// time to end, so that its connection can serve the next one.
+// for up to wait, at most 500 ms. Records of aborted transactions are left out, and
+// those of open ones, with all behind them, are not there yet. An offset that the
+// partition does not have is a *rangeError.
 func (c *client) fetch(ctx context.Context, p partition, offset int64, maxBytes int, wait time.Duration, within room) (fetched, error) {
 	wait = min(max(wait, 0), longestWait)
 	var answer *fetchAnswer
@@ -135,15 +134,4 @@ func (c *client) outOfRange(ctx context.Context, p partition, offset int64) erro
 		return kafka.OffsetNotAvailable // it has come back: a new leader, perhaps
 	}
 	return e
-}
-
-// linger returns a context for a call of at most length that goes on for grace
-// after ctx has ended.
-func linger(ctx context.Context, length, grace time.Duration) (context.Context, context.CancelFunc) {
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), length)
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(grace, cancel)
-		context.AfterFunc(call, func() { timer.Stop() })
-	})
-	return call, func() { stop(); cancel() }
 }

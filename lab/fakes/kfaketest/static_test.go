@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -128,6 +130,80 @@ func TestStaticWorkerThatLeaves(t *testing.T) {
 		t.Error(err)
 	}
 	w.served(from, "after") // long before the session of the first would end
+}
+
+// mortal is the network of a worker, which can be killed.
+type mortal struct {
+	mu    sync.Mutex
+	dead  bool
+	conns []net.Conn
+}
+
+func (m *mortal) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	m.conns = append(m.conns, conn)
+	return conn, nil
+}
+
+func (m *mortal) kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = true
+	for _, conn := range m.conns {
+		conn.Close()
+	}
+}
+
+// A static worker that is killed and comes back has lost what it held, though its group
+// has not missed it. One that stops and comes back has not.
+func TestEndOfAStaticWorkerCounts(t *testing.T) {
+	for name, killed := range map[string]bool{"killed": true, "stopped": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.goByProtocol()
+			w.create("orders")
+			w.publish(w.broker(), "orders", "a")
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			generation, abandoned := int32(0), 0
+			for life := range 3 { // the second one marks what it hands out before
+				line := new(mortal)
+				b := w.broker(func(o *kafka.Options) {
+					o.InstanceID, o.SessionTimeout, o.Dial = "worker-1", 5*time.Minute, line.dial
+				})
+				src, err := b.Open(ctx, brokers.Subscription{Topics: []string{"orders"}, Group: group, MaxDelay: time.Minute})
+				must(t, err)
+				ds, err := src.Receive(ctx, 1)
+				if err != nil || len(ds) != 1 {
+					t.Fatalf("life %d: received %d, %v", life, len(ds), err)
+				}
+				abandoned = ds[0].Abandoned
+				if epoch := w.cluster.GroupInfo(group).Epoch; life > 0 && epoch != generation {
+					t.Errorf("life %d: the group has formed again", life)
+				} else {
+					generation = epoch
+				}
+				if killed {
+					line.kill()
+				} else if err := src.Close(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+			if killed != (abandoned > 0) {
+				t.Errorf("the message was lost %d times", abandoned)
+			}
+		})
+	}
 }
 
 // Two sources cannot have one InstanceID in a group.
