@@ -89,7 +89,7 @@ func (l *logObserver) Observe(ctx context.Context, e Event) {
 		return
 	}
 	key, pause := l.keyOf(e)
-	if l.admit(ctx, key, e.Time) {
+	if l.admit(key, e.Time) {
 		l.logger.LogAttrs(ctx, levels[key.kind], logText[key.kind], l.attributes(e, pause)...)
 	}
 }
@@ -126,7 +126,7 @@ func (l *logObserver) keyOf(e Event) (key logKey, ended pauseLog) {
 
 // panicked logs that an observer did when it saw e.
 func (l *logObserver) panicked(ctx context.Context, observer Observer, e Event, value any) {
-	if l.admit(ctx, logKey{kind: logPanicked}, e.Time) {
+	if l.admit(logKey{kind: logPanicked}, e.Time) {
 		l.logger.LogAttrs(ctx, levels[logPanicked], logText[logPanicked], slog.String("event", string(e.Kind)),
 			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("error", l.textOf(value)))
 	}
@@ -134,9 +134,9 @@ func (l *logObserver) panicked(ctx context.Context, observer Observer, e Event, 
 
 // admit decides whether to write an event of key, and writes before how many were not
 // written. Before a pause begins or ends, that is of all failures.
-func (l *logObserver) admit(ctx context.Context, key logKey, now time.Time) bool {
+func (l *logObserver) admit(key logKey, now time.Time) bool {
 	write, before := l.sample(key, now)
-	l.summarize(ctx, before)
+	l.summarize(before)
 	return write
 }
 
@@ -208,7 +208,7 @@ func (l *logObserver) tell() {
 		l.timer = time.AfterFunc(logSoon, l.tell)
 	}
 	l.mu.Unlock()
-	l.summarize(context.Background(), counts)
+	l.summarize(counts)
 }
 
 // sweep makes room in a full table by forgetting the keys whose period is
@@ -226,8 +226,9 @@ func (l *logObserver) sweep(now time.Time) {
 	}
 }
 
-// summarize writes counts, in the order in which their periods began.
-func (l *logObserver) summarize(ctx context.Context, counts []repeats) {
+// summarize writes counts, in the order in which their periods began. They belong to no
+// span.
+func (l *logObserver) summarize(counts []repeats) {
 	slices.SortFunc(counts, func(a, b repeats) int { return a.since.Compare(b.since) })
 	for _, c := range counts {
 		attrs := make([]slog.Attr, 0, 8)
@@ -240,7 +241,7 @@ func (l *logObserver) summarize(ctx context.Context, counts []repeats) {
 		if !c.since.IsZero() {
 			attrs = append(attrs, slog.Time("since", c.since))
 		}
-		l.logger.LogAttrs(ctx, levels[c.kind], "more of the same: "+logText[c.kind], append(attrs, slog.Int("suppressed", c.suppressed))...)
+		l.logger.LogAttrs(context.Background(), levels[c.kind], "more of the same: "+logText[c.kind], append(attrs, slog.Int("suppressed", c.suppressed))...)
 	}
 }
 
@@ -278,7 +279,7 @@ func (l *logObserver) stopped(err error) {
 	if left > 0 {
 		counts = append(counts, repeats{logKey{kind: logOther}, tally{suppressed: left}})
 	}
-	l.summarize(context.Background(), counts)
+	l.summarize(counts)
 	if err != nil {
 		l.logger.Error("worker stopped", "error", l.textOf(err))
 		return
