@@ -21,7 +21,7 @@ ADAPTERS := ./brokers/... ./idempotency/redisstore ./metrics ./retry/budget/redi
 # the limit with the consumer. The nightly has it on them, but for the gallery and the
 # documents.
 SIMULATED := ./lab/gallery ./brokers/brokertest ./retry/flow ./retry/breaker ./redisguard ./internal/snippets \
-	./operate/cmd/... ./operate/storm/... ./operate/job ./operate/collect
+	./operate/cmd/... ./operate/cmd/redrive/demo ./operate/storm/... ./operate/job ./operate/collect
 
 # The race detector, but not in SQLite, which is C made Go: it would take three
 # times as long, and find nothing of ours. A C compiler links the detector. Without
@@ -33,10 +33,10 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race -gcflags=modernc.o
 SIMULATIONS := ^(TestScenarios|TestOutage|TestBatchesInAnOutage|TestAgeInAnOutage|TestCustomersInTrouble|TestSeedReplays|TestCheckerFindsPlantedBugs|TestAttackRefused.*|TestAttack(Health|LargestMessages|FullSize.*|Swollen.*|Newer.*))$$
 
 # The modules that go.work joins, but for the tools.
-MODULES := . lab operate tracing
+MODULES := . lab operate operate/cmd/redrive/demo tracing
 
 # What make test tests: all but what breaks brokers, and what measures peers.
-TESTED := ./... ./operate/... ./tracing/... ./lab/bench/internal/... ./lab/fakes/... ./lab/gallery ./lab/proof
+TESTED := ./... ./operate/... ./operate/cmd/redrive/demo ./tracing/... ./lab/bench/internal/... ./lab/fakes/... ./lab/gallery ./lab/proof
 
 # Packages with tests of attacks.
 ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency operate retry integration lab/fakes lab/proof))))
@@ -89,7 +89,7 @@ run: ## Watch the main job at work on the embedded broker
 	$(GO) run ./examples/quickstart
 
 .PHONY: demo
-demo: ## Have 4,000 dead letters to send back, with bin/redrive in another terminal (REDRIVE_RABBITMQ4_URL=url: on that broker)
+demo: ## Have a worker to watch and 4,000 dead letters to send back, with bin/redrive in another terminal (REDRIVE_RABBITMQ4_URL=url: on that broker)
 	$(GO) build -o bin/ ./operate/cmd/redrive ./operate/cmd/redrive/demo
 	@bin/demo
 

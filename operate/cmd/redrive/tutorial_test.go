@@ -33,7 +33,7 @@ func inDemo(t *testing.T, f func(bank string)) {
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
 		ended <- demo.Run(ctx, demo.Options{
-			Dir: dir, Bank: "127.0.0.1:0", Listen: "127.0.0.1:0", Out: io.Discard, Logger: slog.New(slog.DiscardHandler),
+			Dir: dir, Bank: "127.0.0.1:0", Listen: "127.0.0.1:0", Watch: "127.0.0.1:0", Out: io.Discard, Logger: slog.New(slog.DiscardHandler),
 			Ready: func(bank string) { ready <- bank },
 		})
 	}()

@@ -28,6 +28,7 @@ type bank struct {
 	served sync.WaitGroup
 	asked  chan struct{} // closed by the first charge
 	first  sync.Once
+	opened time.Time
 
 	mu      sync.Mutex
 	mended  bool
@@ -39,10 +40,11 @@ func openBank(address string) (*bank, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the payment server needs %s: %w", address, err)
 	}
-	b := &bank{url: "http://" + listener.Addr().String(), asked: make(chan struct{}), charged: map[string]int{}}
+	b := &bank{url: "http://" + listener.Addr().String(), asked: make(chan struct{}), charged: map[string]int{}, opened: time.Now()}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /charges", b.charge)
 	mux.HandleFunc("POST /mend", b.mend)
+	mux.HandleFunc("POST /mails", b.mail)
 	b.server = &http.Server{Handler: mux, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: 10 * time.Second}
 	b.served.Go(func() { _ = b.server.Serve(listener) })
 	return b, nil
@@ -78,6 +80,15 @@ func (b *bank) charge(w http.ResponseWriter, r *http.Request) {
 		b.charged[o.ID]++
 		w.WriteHeader(http.StatusNoContent)
 	}
+}
+
+// mail takes a mail. In the second third of each minute it is out of order.
+func (b *bank) mail(w http.ResponseWriter, _ *http.Request) {
+	if into := time.Since(b.opened) % time.Minute; 20*time.Second <= into && into < 40*time.Second {
+		problem(w, http.StatusServiceUnavailable, "out of order", "the mail server is out of order for 20 s of each minute")
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // problem answers with an RFC 9457 problem.

@@ -1,6 +1,8 @@
 // Package demo is redrive on the day after: a worker has charged 10,000 orders at a
 // payment server that refuses yen since this morning, and 4,000 of them are dead. Its
-// redrive serve has collected them, and the command redrive can be tried on them.
+// redrive serve has collected them, and the command redrive can be tried on them. The
+// worker sends mails, too, by a server that is out of order for 20 s of each minute, so
+// that there is something to watch.
 package demo
 
 import (
@@ -20,6 +22,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/operate/cmd/redrive/internal/connect"
 	"github.com/redrive-go/redrive/operate/config"
 	"github.com/redrive-go/redrive/operate/internal/serve"
@@ -32,12 +35,17 @@ type Options struct {
 	// demonstration wrote there is removed in the end.
 	Dir string
 
-	// Bank is the address of the payment server, and Listen that of redrive serve.
-	Bank, Listen string
+	// Bank is the address of the payment server, Listen that of redrive serve, and
+	// Watch that of the worker's status and metrics.
+	Bank, Listen, Watch string
 
 	// RabbitMQ is the URL of a server, user and password included. Empty means the
 	// broker in the process.
 	RabbitMQ string
+
+	// Traces, unless it is nil, makes what writes the spans of the worker, which go into
+	// a file of Dir.
+	Traces func(io.Writer) Traces
 
 	// Out is where it says what to try.
 	Out io.Writer
@@ -50,10 +58,23 @@ type Options struct {
 	Ready func(bank string)
 }
 
+// Traces make the spans of the worker.
+type Traces struct {
+	Tracer   consumer.Tracer
+	Parent   func() string                           // the traceparent of a producer
+	Exemplar func(context.Context) map[string]string // leads from a metric to a span
+	Log      func(slog.Handler) slog.Handler         // adds the IDs to the log
+	End      func(context.Context) error
+}
+
 // demo is the stage.
 type demo struct {
 	Options
 	topic, dead, receipts string
+	mails, serving        string
+	log, spans            *os.File // of the worker
+	traces                Traces
+	watch                 *watched
 	bank                  *bank
 	config                *config.Config
 	store                 *store.Store
@@ -62,9 +83,9 @@ type demo struct {
 
 // Run plays until ctx ends, which is no error.
 func Run(ctx context.Context, o Options) (err error) {
-	d := &demo{Options: o, topic: "orders", dead: "orders-dead", receipts: "receipts"}
+	d := &demo{Options: o, topic: "orders", dead: "orders-dead", receipts: "receipts", mails: "mails"}
 	if o.RabbitMQ != "" { // where others may have topics of these names
-		d.topic, d.dead, d.receipts = "redrive-demo-orders", "redrive-demo-orders-dead", "redrive-demo-receipts"
+		d.topic, d.dead, d.receipts, d.mails = "redrive-demo-orders", "redrive-demo-orders-dead", "redrive-demo-receipts", "redrive-demo-mails"
 	}
 	if err := d.prepare(); err != nil {
 		return err
@@ -82,10 +103,15 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.store.Close()) }()
+	if err := d.openFiles(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.closeFiles(context.WithoutCancel(ctx))) }()
 	listener, err := net.Listen("tcp", d.config.Serve.Listen)
 	if err != nil {
 		return err
 	}
+	d.serving = "http://" + listener.Addr().String()
 	return d.play(ctx, listener)
 }
 
@@ -109,6 +135,7 @@ func (d *demo) play(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	defer func() { _ = d.watch.close() }()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var running sync.WaitGroup
@@ -129,6 +156,7 @@ func (d *demo) play(ctx context.Context, listener net.Listener) error {
 		}
 	})
 	run(func() error { return d.orders(ctx, broker) })
+	run(func() error { return d.publishMails(ctx, broker) })
 	<-ctx.Done()
 	running.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -143,8 +171,32 @@ func (d *demo) play(ctx context.Context, listener net.Listener) error {
 // isSignal reports whether a context ended because somebody pressed Ctrl-C.
 func isSignal(cause error) bool { return strings.Contains(cause.Error(), "signal received") }
 
+const (
+	logFile    = "worker.log"
+	tracesFile = "traces.txt"
+)
+
 // files are what the demonstration writes into its folder.
-var files = []string{"redrive.yaml", "password", "letters.db", "letters.db-wal", "letters.db-shm"}
+var files = []string{"redrive.yaml", "password", "letters.db", "letters.db-wal", "letters.db-shm", logFile, tracesFile}
+
+// openFiles opens those of the worker.
+func (d *demo) openFiles() (err error) {
+	if d.log, err = os.OpenFile(filepath.Join(d.Dir, logFile), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600); err != nil || d.Traces == nil {
+		return err
+	}
+	if d.spans, err = os.OpenFile(filepath.Join(d.Dir, tracesFile), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600); err != nil {
+		return errors.Join(err, d.log.Close())
+	}
+	d.traces = d.Traces(d.spans)
+	return nil
+}
+
+func (d *demo) closeFiles(ctx context.Context) (err error) {
+	if d.spans != nil {
+		err = errors.Join(d.traces.End(ctx), d.spans.Close())
+	}
+	return errors.Join(err, d.log.Close())
+}
 
 // prepare writes the configuration, and reads it.
 func (d *demo) prepare() error {

@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/metrics"
 	"github.com/redrive-go/redrive/operate/config"
 )
 
@@ -41,18 +43,34 @@ func message(n int) brokers.Message {
 	return m
 }
 
-// newWorker returns a consumer that charges orders: the worker of the shop, on its
-// default configuration but for the receipts.
+// newWorker returns a consumer that charges orders and sends mails: the worker of the
+// shop, and has it watched. Orders have the default configuration but for the receipts.
 func (d *demo) newWorker(broker brokers.Broker) (*consumer.Consumer, error) {
+	guard, err := mailGuard()
+	if err != nil {
+		return nil, err
+	}
+	counted, err := metrics.New(metrics.Topic{Name: d.topic}, metrics.Topic{Name: d.mails, Dependency: mailServer})
+	if err != nil {
+		return nil, err
+	}
+	counted.Exemplar = d.traces.Exemplar
+	log := slog.Handler(slog.NewTextHandler(d.log, nil))
+	if d.traces.Log != nil {
+		log = d.traces.Log(log)
+	}
 	worker, err := consumer.New(broker, consumer.Config{
-		DeadLetter: d.dead, Receipts: d.receipts, Logger: slog.New(slog.DiscardHandler),
-		Guard: consumer.Guard{Off: true}, // or it would wait with 4,000 dead letters in a row
+		DeadLetter: "*-dead", Receipts: d.receipts, Logger: slog.New(log), Observers: []consumer.Observer{counted}, Tracer: d.traces.Tracer,
+		Guard:  consumer.Guard{Off: true}, // or it would wait with 4,000 dead letters in a row
+		Guards: map[string]consumer.Guard{mailServer: guard},
 	})
 	if err != nil {
 		return nil, err
 	}
 	worker.Handle(d.topic, consumer.JSON(d.charge))
-	return worker, nil
+	worker.HandleWith(d.mails, consumer.JSON(d.send), mailTopic())
+	d.watch, err = watch(d.Watch, worker, append(watchMails(guard), counted)...)
+	return worker, err
 }
 
 func (d *demo) charge(ctx context.Context, o order) error {
@@ -86,7 +104,7 @@ func (d *demo) charge(ctx context.Context, o order) error {
 func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 	fmt.Fprintf(d.Out, "The worker charges %d orders, and the payment server refuses yen ...\n", orders)
 	for n := 1; n <= 3; n++ {
-		if err := d.publish(ctx, broker, message(n)); err != nil {
+		if err := d.publish(ctx, broker, d.topic, message(n)); err != nil {
 			return err
 		}
 		if err := d.await(ctx, int64(n)); err != nil {
@@ -98,7 +116,7 @@ func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 		for ; n <= orders && len(batch) < 500; n++ {
 			batch = append(batch, message(n))
 		}
-		if err := d.publish(ctx, broker, batch...); err != nil {
+		if err := d.publish(ctx, broker, d.topic, batch...); err != nil {
 			return err
 		}
 	}
@@ -113,9 +131,9 @@ func (d *demo) orders(ctx context.Context, broker brokers.Broker) error {
 }
 
 // publish is patient: the worker may not have declared the queue yet.
-func (d *demo) publish(ctx context.Context, broker brokers.Broker, msgs ...brokers.Message) (err error) {
+func (d *demo) publish(ctx context.Context, broker brokers.Broker, topic string, msgs ...brokers.Message) (err error) {
 	for range 100 {
-		if err = broker.Publish(ctx, d.topic, msgs...); err == nil || ctx.Err() != nil {
+		if err = broker.Publish(ctx, topic, msgs...); err == nil || ctx.Err() != nil {
 			return err
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -158,9 +176,31 @@ In another terminal, in this folder, try:
   redrive dlq send --error 1 --rate 500       send all back: stops after one
   %-42s  the bank mends its server
   redrive dlq jobs resume 2                   now they go through
-  %-42s  what Prometheus sees
 
+The worker sends mails, too, and their server is out of order for 20 s of each
+minute. Watch what the worker does about it:
+
+%s
 Ctrl-C ends it all. Each step is explained in
 https://github.com/redrive-go/redrive/blob/main/docs/tutorial/first-redrive.md
-`, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), "curl -X POST "+d.bank.url+"/mend", "curl -s http://"+d.config.Serve.Listen+"/metrics")
+`, refused+noMoney+broken, where, filepath.Join(d.Dir, config.DefaultFile), "curl -X POST "+d.bank.url+"/mend", d.places())
+}
+
+// places are where to look, in lines.
+func (d *demo) places() string {
+	places := [][2]string{
+		{"curl -s " + d.watch.url + "/statusz", "what it does now: a pause, its probes, slots"},
+		{"curl -i " + d.watch.url + "/livez", "probes: /readyz and /startupz, too"},
+		{"curl -s " + d.watch.url + "/metrics", "metrics of the worker"},
+		{"curl -s " + d.serving + "/metrics", "metrics of redrive serve"},
+		{"tail -f '" + d.log.Name() + "'", "the log: one line a decision"},
+	}
+	if d.spans != nil {
+		places = append(places, [2]string{"tail -f '" + d.spans.Name() + "'", "a line for each span that ended"})
+	}
+	var b strings.Builder
+	for _, p := range places {
+		fmt.Fprintf(&b, "  %-42s  %s\n", p[0], p[1])
+	}
+	return b.String()
 }
