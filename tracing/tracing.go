@@ -113,11 +113,17 @@ func (t *Tracer) single(s *start, ctx context.Context, item *consumer.Item) cont
 		s.add(countKey.Int(n))
 	}
 	ctx, producer := t.producer(s, ctx, item.Message)
-	before := previous(&item.Meta, producer)
+	return t.relate(s, ctx, producer, &item.Meta)
+}
+
+// relate links an attempt to the attempt before, and to the producer if it is not in
+// the producer's trace. It returns ctx, which has the producer's span, with the parent.
+func (t *Tracer) relate(s *start, ctx context.Context, producer trace.SpanContext, m *brokers.Meta) context.Context {
+	before := previous(m, producer)
 	switch {
-	case t.begins(&item.Meta):
+	case t.begins(m):
 		s.root = true
-	case before.IsValid() && before.TraceID() != producer.TraceID() && t.began(&item.Meta, producer):
+	case before.IsValid() && before.TraceID() != producer.TraceID() && t.began(m, producer):
 		s.link(producer, toProducer)
 		return trace.ContextWithRemoteSpanContext(ctx, before)
 	}
@@ -275,6 +281,7 @@ const mostAttributes = 10
 // start gathers the options of a span, in memory that is used again.
 type start struct {
 	headers    carrier
+	kind       trace.SpanStartOption
 	root       bool
 	attributes []attribute.KeyValue
 	links      []trace.Link
@@ -285,11 +292,12 @@ type start struct {
 
 var (
 	consumerKind = trace.WithSpanKind(trace.SpanKindConsumer)
+	clientKind   = trace.WithSpanKind(trace.SpanKindClient)
 	newRoot      = trace.WithNewRoot()
 )
 
 func newStart() *start {
-	s := &start{attributes: make([]attribute.KeyValue, 0, mostAttributes), given: make([]trace.SpanStartOption, 0, 4)}
+	s := &start{kind: consumerKind, attributes: make([]attribute.KeyValue, 0, mostAttributes), given: make([]trace.SpanStartOption, 0, 4)}
 	for n := range s.first {
 		s.first[n] = trace.WithAttributes(s.attributes[:n]...)
 	}
@@ -297,7 +305,7 @@ func newStart() *start {
 }
 
 func (s *start) reset() {
-	s.headers, s.root = nil, false
+	s.headers, s.kind, s.root = nil, consumerKind, false
 	clear(s.attributes)
 	clear(s.links)
 	clear(s.given)
@@ -349,7 +357,7 @@ func (s *start) place(origin brokers.Headers) {
 
 // options returns what was gathered. It is good until reset.
 func (s *start) options() []trace.SpanStartOption {
-	s.given = append(s.given, consumerKind, s.first[len(s.attributes)])
+	s.given = append(s.given, s.kind, s.first[len(s.attributes)])
 	if len(s.links) > 0 {
 		s.given = append(s.given, trace.WithLinks(s.links...))
 	}

@@ -84,10 +84,10 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"tracing": {
-		imports: []string{"brokers", "classify", "consumer"},
+		imports: []string{"brokers", "classify", "consumer", "retry"},
 		tests: []string{
 			"brokers/kafka", "brokers/memory", "brokers/rabbitmq", "brokers/sqs", "brokers/sqs/sqstest", "dlq",
-			"integration/goldentest", "integration/livetest", "retry", "retry/budget", "retry/flow", "settings", "tracing/sampling",
+			"integration/goldentest", "integration/livetest", "retry/budget", "retry/flow", "settings", "tracing/sampling",
 		},
 		sdk: []string{"go.opentelemetry.io/otel", "github.com/aws", "github.com/rabbitmq/amqp091-go", "github.com/segmentio/kafka-go"}, // all but the first in tests
 	},
@@ -131,7 +131,7 @@ var house = map[string]row{
 		tests:   []string{"integration/goldentest", "integration/postgrestest", "operate/internal/breaktest", "operate/internal/storetest"},
 	},
 	"operate/service": {
-		imports: []string{"classify", "httpretry", "operate/internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
+		imports: []string{"brokers", "classify", "httpretry", "operate/internal/text", "operate/internal/sqldb", "operate/internal/typo", "operate/internal/web", "operate/service/bodies", "retry", "retry/breaker", "retry/budget"},
 		sdk:     []string{"github.com/google/uuid", "github.com/prometheus/client_golang", "github.com/santhosh-tekuri/jsonschema"}, // the last in tests
 		tests:   []string{"integration/postgrestest", "integration/goldentest", "operate/internal/breaktest", "operate/internal/storetest", "operate/service/scheduletest"},
 	},

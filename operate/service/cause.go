@@ -160,7 +160,7 @@ const (
 	remindEvery  = time.Minute
 )
 
-func (f *failures) note(t Task, r result, now time.Time) {
+func (f *failures) note(sp *span, t Task, r result, now time.Time) {
 	if r.err == nil || isDeferral(r.err) {
 		return
 	}
@@ -180,6 +180,7 @@ func (f *failures) note(t Task, r result, now time.Time) {
 	}
 	f.mu.Unlock()
 	if !again {
-		f.log.Info("retry service: a call failed", "tenant", t.Tenant, "target", target, "task", t.ID, "error", told)
+		ctx, more := sp.logged(t)
+		f.log.InfoContext(ctx, "retry service: a call failed", append([]any{"tenant", t.Tenant, "target", target, "task", t.ID, "error", told}, more...)...)
 	}
 }

@@ -91,7 +91,7 @@ func TestAttackErrorsTellNothing(t *testing.T) {
 		var log bytes.Buffer
 		told := failures{log: slog.New(slog.NewTextHandler(&log, nil))}
 		for second := range 60 {
-			told.note(task, r, time.Unix(int64(second), 0))
+			told.note(nil, task, r, time.Unix(int64(second), 0))
 		}
 		if !strings.Contains(log.String(), tt.logged) || strings.Count(log.String(), "\n") != 1 {
 			t.Errorf("%s: the log has %q, want one line with %q", tt.name, log.String(), tt.logged)

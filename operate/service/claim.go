@@ -110,13 +110,13 @@ func updateTasks(ctx context.Context, tx sqldb.Tx, outcomes []Outcome) (numbers 
 		t := o.Task
 		rows[i] = []any{
 			t.Row, t.Version, t.Status, t.AttemptNumber, t.NextAttemptAt, t.UpdatedAt, t.FirstFailedAt, t.BudgetSince,
-			t.PrevDelay, t.LastStatus, o.Attempt != nil, t.LastError,
+			t.PrevDelay, t.LastStatus, o.Attempt != nil, t.LastError, t.LastSpan,
 		}
 	}
-	types := append(slices.Repeat([]string{"bigint"}, 11), "bytea")
+	types := append(slices.Repeat([]string{"bigint"}, 11), "bytea", "bytea")
 	const statement = `update retry_tasks set version = version + 1, lease_until = 0, status = v.column3, attempt_number = v.column4,
 		next_attempt_at = v.column5, updated_at = v.column6, first_failed_at = v.column7, budget_since = v.column8,
-		prev_delay = v.column9, last_status = v.column10, attempts = attempts + v.column11, last_error = v.column12
+		prev_delay = v.column9, last_status = v.column10, attempts = attempts + v.column11, last_error = v.column12, last_span = v.column13
 		from (values ROWS) as v where id = v.column1 and version = v.column2 and status = 1 returning id, version - 1, attempts`
 	numbers = make(map[claim]int64, len(outcomes))
 	err = tx.Batch(ctx, statement, types, rows, func(scan func(...any) error) error {

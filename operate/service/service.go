@@ -39,6 +39,10 @@ type Config struct {
 	// that is EXHAUSTED is kept until its letter is confirmed, too. Zero means 30 days.
 	Retention time.Duration
 
+	// Tracer makes a span of each call, in the trace of the request that created the task.
+	// Nil means none: the calls have the headers of that trace as they came.
+	Tracer Tracer
+
 	// Metrics count what happens. Nil means that nobody asks.
 	Metrics *Metrics
 
@@ -144,9 +148,11 @@ func New(c Config) (*Service, error) {
 	c.Sweep = cmp.Or(c.Sweep, 5*time.Second)
 	c.Drain = cmp.Or(c.Drain, 25*time.Second)
 	c.Retention = cmp.Or(c.Retention, 30*24*time.Hour)
+	targets := newTargets(c.Guard, nil, c.PerHost)
+	targets.traced = c.Tracer != nil
 	return &Service{
 		cfg:      c,
-		targets:  newTargets(c.Guard, nil, c.PerHost),
+		targets:  targets,
 		workers:  newShares(c.Workers, mostOfOne, 0),
 		open:     newShares(c.Workers, mostOfOne, 0),
 		hands:    newShares(c.Workers*mostInHand, mostOfOne, 0),
@@ -225,15 +231,22 @@ func (s *Service) work(ctx, calls context.Context, t Task) ending {
 		t.Status, t.NextAttemptAt = Pending, ceil(s.now().Add(retryPolicy))
 		return ending{Outcome: Outcome{Task: t}, quiet: true}
 	}
+	span, calls := s.span(calls, t)
 	r := result{began: s.now(), err: errBudgetOver}
 	if p.left(t, r.began) > 0 {
 		r = s.attempt(inTime, calls, t, p)
 	}
 	if isDeferral(r.err) && ctx.Err() != nil {
+		span.released()
 		return back(t)
 	}
-	s.failed.note(t, r, s.now())
-	return ending{Outcome: decide(t, p, r, s.now(), rand.Float64())}
+	s.failed.note(span, t, r, s.now())
+	if span != nil {
+		t.LastSpan = span.traceparent()
+	}
+	o := decide(t, p, r, s.now(), rand.Float64())
+	span.decided(p, r, o)
+	return ending{Outcome: o}
 }
 
 // left is how long a task may still wait for its call to begin.

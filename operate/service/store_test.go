@@ -389,7 +389,7 @@ func TestSettle(t *testing.T) {
 		claimed := claimAll(t, s, create(t, s, task(1), task(2), task(3), task(4))...)
 		again := ended(claimed[0], Pending, 503)
 		again.Task.NextAttemptAt, again.Task.FirstFailedAt, again.Task.PrevDelay = after(time.Minute+1500*time.Millisecond), after(time.Hour), 1500*time.Millisecond
-		again.Task.LastError = "\xff\x00"
+		again.Task.LastError, again.Task.LastSpan = "\xff\x00", someParent
 		unused := Outcome{Task: claimed[3]}
 		unused.Task.Status = Pending
 		outcomes := []Outcome{again, ended(claimed[1], Succeeded, 200), ended(claimed[2], Exhausted, 400), unused}

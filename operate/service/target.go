@@ -56,6 +56,7 @@ type targets struct {
 	guard   *Guard
 	base    http.RoundTripper
 	perHost int
+	traced  bool // calls have spans
 
 	mu         sync.Mutex
 	young, old map[targetKey]*target // when there are too many young ones, they become the old ones
@@ -110,7 +111,11 @@ func (ts *targets) newTarget(name string) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport, err := httpretry.New(httpretry.Config{Base: ts.base, Default: httpretry.Policy{
+	base := ts.base
+	if ts.traced {
+		base = traced{base}
+	}
+	transport, err := httpretry.New(httpretry.Config{Base: base, Default: httpretry.Policy{
 		Retries: -1, Timeout: -1, MaxBody: -1, Breaker: gate, NoBudget: true, // the queue retries, with the tokens below
 	}})
 	if err != nil {

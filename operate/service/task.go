@@ -53,6 +53,7 @@ type Task struct {
 	PrevDelay     time.Duration // before the latest attempt
 	LastError     string        // of an EXHAUSTED task after the reason of its dlq.Entry, as in "poison: ..."
 	LastStatus    int           // of the latest response, 0 if there was none
+	LastSpan      string        // the W3C traceparent of the latest call, if the service has a Tracer
 
 	// Headers of the trace in which the task is created. They are stored with Headers,
 	// unless those have a trace, and are never read back into Trace.

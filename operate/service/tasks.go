@@ -11,7 +11,7 @@ import (
 )
 
 const taskColumns = `id, version, status, attempt_number, next_attempt_at, lease_until, visible, created_at, updated_at, first_failed_at, budget_since, prev_delay, last_status,
-	task_id, tenant, policy_id, policy_version, idempotency_key, method, target_url, body_ref, last_error, headers, body`
+	task_id, tenant, policy_id, policy_version, idempotency_key, method, target_url, body_ref, last_error, last_span, headers, body`
 
 // scanTask reads taskColumns, and columns before them into more.
 func scanTask(scan func(...any) error, more ...any) (t Task, err error) {
@@ -20,7 +20,7 @@ func scanTask(scan func(...any) error, more ...any) (t Task, err error) {
 		&t.Row, &t.Version, intoStatus(&t.Status), &t.AttemptNumber, sqldb.IntoTime(&t.NextAttemptAt),
 		sqldb.IntoTime(&t.LeaseUntil), intoDuration(&t.VisibilityTimeout), sqldb.IntoTime(&t.CreatedAt), sqldb.IntoTime(&t.UpdatedAt),
 		sqldb.IntoTime(&t.FirstFailedAt), sqldb.IntoTime(&t.BudgetSince), intoDuration(&t.PrevDelay), &t.LastStatus,
-		&t.ID, &t.Tenant, &t.PolicyID, &t.PolicyVersion, &t.IdempotencyKey, &t.Method, &t.TargetURL, &t.BodyRef, &t.LastError, &headers, &t.Body)...)
+		&t.ID, &t.Tenant, &t.PolicyID, &t.PolicyVersion, &t.IdempotencyKey, &t.Method, &t.TargetURL, &t.BodyRef, &t.LastError, &t.LastSpan, &headers, &t.Body)...)
 	if err != nil {
 		return t, err
 	}

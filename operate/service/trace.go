@@ -36,6 +36,12 @@ func traceOf(h http.Header) map[string]string {
 	return trace
 }
 
+// Traceparent returns the W3C traceparent among the headers of t: that of the request
+// which created it, or one that it brought itself; "" if there is no valid one.
+func (t Task) Traceparent() string {
+	return traceOf(http.Header{traceparent: {t.Headers[traceparent]}})[traceparent]
+}
+
 // isState reports whether s is a tracestate that has members.
 func isState(s string) bool {
 	if len(s) > mostState {

@@ -63,9 +63,12 @@ func (l *Letters) Letter(t service.Task) (dlq.Entry, error) {
 	e := dlq.Entry{
 		Message: brokers.Message{ID: t.ID, Topic: l.Origin, Key: t.Tenant, Body: body, PublishedAt: t.CreatedAt},
 		Meta: brokers.Meta{
-			Attempt: t.AttemptNumber, FirstFailedAt: t.FirstFailedAt, LastFailedAt: t.UpdatedAt, IdempotencyKey: t.IdempotencyKey,
+			Attempt: t.AttemptNumber, FirstFailedAt: t.FirstFailedAt, LastFailedAt: t.UpdatedAt, IdempotencyKey: t.IdempotencyKey, Trace: t.LastSpan,
 		},
 		Reason: reason, Group: l.Group, DeadAt: t.UpdatedAt, DeadBy: l.Worker,
+	}
+	if parent := t.Traceparent(); parent != "" {
+		e.Message.Headers = brokers.Headers{{Name: "traceparent", Value: parent}}
 	}
 	code := ""
 	if t.LastStatus != 0 {

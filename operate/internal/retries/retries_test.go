@@ -182,3 +182,20 @@ func TestMetricsAreOfThisMachine(t *testing.T) {
 		}
 	}
 }
+
+// TestLetterKeepsTrace has the letter of a task lead to the request that created it, and
+// to its last call.
+func TestLetterKeepsTrace(t *testing.T) {
+	const caller, call = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-53995c3f42cd8ad8-01"
+	for sent, want := range map[string]string{caller: caller, "": "", strings.Repeat("0", 20_000): ""} {
+		task := service.Task{ID: "1", LastError: "poison: http status 422", LastSpan: call, Headers: map[string]string{"Traceparent": sent, "Authorization": "Bearer hunter2"}}
+		letter, err := (&Letters{}).Letter(task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		letter, err = dlq.Decode(letter.Encode(0))
+		if err != nil || letter.Message.Headers.Get("traceparent") != want || letter.Meta.Trace != call || letter.Message.Headers.Get("authorization") != "" {
+			t.Errorf("headers %v, trace %q, error %v, want traceparent %q and %q", letter.Message.Headers, letter.Meta.Trace, err, want, call)
+		}
+	}
+}
