@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/operate/store"
 )
 
-// Runner works on jobs. All fields but Logger are required. Its methods may be
+// Runner works on jobs. All fields but Tracer and Logger are required. Its methods may be
 // called at the same time.
 type Runner struct {
 	Store   *store.Store
@@ -31,6 +31,9 @@ type Runner struct {
 	// Owner names the user who works on a job, such as anna@host. The lease of
 	// the job names the process, too.
 	Owner string
+
+	// Tracer makes a span of each batch that is sent back. Nil means none.
+	Tracer Tracer
 
 	// Logger has a line for each wave, and for what does not work when that begins,
 	// every 5 minutes, and when it is over. Default slog.Default().

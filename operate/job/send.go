@@ -30,7 +30,11 @@ func (w *run) send(ctx context.Context, s standing, n int) error {
 	if len(letters) == 0 {
 		return w.save(ctx)
 	}
-	misconfigured := w.judge(letters, w.deliver(ctx, to, letters))
+	returned := returnedOf(to, letters)
+	span := w.startSend(ctx, to, returned)
+	errs := w.deliver(span, to, returned)
+	misconfigured := w.judge(span, letters, errs)
+	w.endSend(span, errs)
 	w.notBefore = later(w.notBefore, w.now().Add(w.pay(to.target, len(letters))))
 	if err := w.save(ctx); err != nil || misconfigured == nil {
 		return err
@@ -68,7 +72,7 @@ func (w *run) together(claimed []store.Sending) (to destination, letters []store
 }
 
 // deliver puts letters back and returns what the broker says, for each.
-func (w *run) deliver(ctx context.Context, to destination, letters []store.Sending) []error {
+func (w *run) deliver(ctx context.Context, to destination, letters []brokers.Returned) []error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	broker, err := w.Open(ctx, to.target.Broker)
@@ -85,15 +89,20 @@ func (w *run) deliver(ctx context.Context, to destination, letters []store.Sendi
 	return errs
 }
 
-func put(ctx context.Context, broker brokers.Broker, to destination, letters []store.Sending) error {
-	topic := to.target.Topic
+// returnedOf are letters as they go back.
+func returnedOf(to destination, letters []store.Sending) []brokers.Returned {
 	returned := make([]brokers.Returned, len(letters))
 	for i, l := range letters {
 		r := brokers.Returned{Message: l.Entry.Message, Meta: l.Entry.Meta}
-		r.Message.Topic, r.Message.ID = topic, cmp.Or(r.Message.ID, l.Raw.ID)
+		r.Message.Topic, r.Message.ID = to.target.Topic, cmp.Or(r.Message.ID, l.Raw.ID)
 		r.Meta.Send = l.Token
 		returned[i] = r
 	}
+	return returned
+}
+
+func put(ctx context.Context, broker brokers.Broker, to destination, returned []brokers.Returned) error {
+	topic := to.target.Topic
 	if !to.all {
 		return broker.Return(ctx, to.group, topic, returned...)
 	}
@@ -108,14 +117,15 @@ func put(ctx context.Context, broker brokers.Broker, to destination, letters []s
 // judge notes what became of letters, to be saved, and when to go on if the broker
 // does not answer. What is not known to be done stays with the store, which hands
 // it out again. The error is one that an operator has to mend.
-func (w *run) judge(letters []store.Sending, errs []error) (misconfigured error) {
+func (w *run) judge(ctx context.Context, letters []store.Sending, errs []error) (misconfigured error) {
 	var unknown, refused error
+	var last store.Sending // of those that are refused
 	for i, err := range errs {
 		switch {
 		case err == nil:
 			w.unsaved = append(w.unsaved, store.Outcome{Letter: letters[i].ID})
 		case errors.Is(err, brokers.ErrRefused):
-			refused = err
+			refused, last = err, letters[i]
 			w.unsaved = append(w.unsaved, store.Outcome{Letter: letters[i].ID, Refused: text.Line(err.Error(), maxCause)})
 		case errors.Is(err, brokers.ErrMisconfigured):
 			misconfigured = err
@@ -124,7 +134,7 @@ func (w *run) judge(letters []store.Sending, errs []error) (misconfigured error)
 		}
 	}
 	if refused != nil {
-		w.log.Warn("the broker refuses letters: they are collected again", "error", refused)
+		w.log.WarnContext(ctx, "the broker refuses letters: they are collected again", append([]any{"letter", last.ID, "error", refused}, w.traceOf(last)...)...)
 	}
 	if unknown == nil && misconfigured == nil {
 		w.broker.over(w.now())
