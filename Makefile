@@ -36,7 +36,7 @@ SIMULATIONS := ^(TestScenarios|TestOutage|TestBatchesInAnOutage|TestAgeInAnOutag
 MODULES := . lab operate operate/cmd/redrive/demo tracing
 
 # What make test tests: all but what breaks brokers, and what measures peers.
-TESTED := ./... ./operate/... ./operate/cmd/redrive/demo ./tracing/... ./lab/bench/internal/... ./lab/fakes/... ./lab/gallery ./lab/proof
+TESTED := ./... ./operate/... ./operate/cmd/redrive/demo ./tracing/... ./lab/bench/internal/... ./lab/fakes/... ./lab/gallery ./lab/proof ./lab/spans
 
 # Packages with tests of attacks.
 ATTACKED = $(addprefix ./,$(sort $(dir $(shell grep -rl --include=*_test.go '^func TestAttack' brokers consumer dlq httpretry idempotency operate retry integration lab/fakes lab/proof))))
