@@ -20,6 +20,10 @@
 //   - The status is Error only where a run ends its message. A run that is tried again
 //     has none, so that a sampler can tell them apart.
 //
+// For a program that embeds the retry service or jobs, a Tracer is also that of package
+// operate/service, with a span for each HTTP call, and of package operate/job, with a
+// span "send orders" for each batch of dead letters that goes back.
+//
 // The producer's traceparent is never changed. The attempt before travels in a
 // header of its own, redrive-traceparent, which is the first to go where headers
 // have no room. Anybody may have written both: the tracer ignores a
@@ -36,12 +40,16 @@
 //	                        as in the metric retry_attempts_total
 //	redrive.reason          why the message is dead, is tried again, or was put off
 //	redrive.fingerprint     groups equal faults
+//	redrive.job             number of the job that sends letters back; at the start
+//	redrive.failed          how many letters of a batch the broker has not confirmed
 //	redrive.link            of a link: producer, or previous_attempt
 //	retry.delay_ms          the delay until the next attempt
-//	retry.budget_exhausted  a run was put off because there was no token for it
-//	error.type              the class of the failure, see package classify
+//	retry.budget_exhausted  a run or a call was put off because there was no token for it
+//	error.type              the class of the failure, see package classify; of a call
+//	                        that had a response its status; of a send-back refused,
+//	                        misconfigured or unknown
 //
-// Error texts, bodies, keys and headers are in no span.
+// Error texts, bodies, keys, headers, paths and queries are in no span.
 //
 // Not promised: a span of a worker that dies, as its process takes it along.
 package tracing
