@@ -539,21 +539,21 @@ func (r *reader) notCommitted(trial []*record) {
 
 // done settles deliveries. It reports whether they are: once the partition is given up,
 // its progress belongs to another reader.
-func (r *reader) done(offsets ...int64) bool {
+func (r *reader) done(tokens []*token) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ctx.Err() != nil {
 		return false
 	}
-	for _, offset := range offsets {
-		r.progress.done(offset)
+	for _, t := range tokens {
+		r.progress.done(t.offset)
 		r.cameBack()
 		if r.dirty++; r.dirty == commitBatch {
 			r.source.commitSoon()
 		}
-	}
-	if r.delayed != nil {
-		r.delayed.settled = append(r.delayed.settled, offsets...)
+		if r.delayed != nil {
+			r.delayed.settled = append(r.delayed.settled, t.offset)
+		}
 	}
 	return true
 }

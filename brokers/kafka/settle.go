@@ -106,17 +106,15 @@ func (t *token) done() { finish([]*token{t}) }
 // finish marks deliveries as done, those of one reader that follow each other
 // together. It returns those whose partition was given up meanwhile: they come again.
 func finish(tokens []*token) (lost map[*token]bool) {
-	offsets := make([]int64, 0, len(tokens))
-	for i, t := range tokens {
-		offsets = append(offsets, t.offset)
-		if i+1 < len(tokens) && tokens[i+1].reader == t.reader {
-			continue
+	for len(tokens) > 0 {
+		r, n := tokens[0].reader, 1
+		for n < len(tokens) && tokens[n].reader == r {
+			n++
 		}
-		of := tokens[i+1-len(offsets) : i+1]
-		isDone := t.reader.done(offsets...)
-		for _, t := range of {
+		isDone := r.done(tokens[:n])
+		for _, t := range tokens[:n] {
 			t.state.Store(settled)
-			if t.reader.delayed == nil { // where records are kept by offset, too
+			if r.delayed == nil { // where records are kept by offset, too
 				t.record.settled()
 			}
 			t.record = nil
@@ -127,8 +125,8 @@ func finish(tokens []*token) (lost map[*token]bool) {
 				lost[t] = true
 			}
 		}
-		t.reader.settled(len(of))
-		offsets = offsets[:0]
+		r.settled(n)
+		tokens = tokens[n:]
 	}
 	return lost
 }
