@@ -93,6 +93,11 @@ demo: ## Have a worker to watch and 4,000 dead letters to send back, with bin/re
 	$(GO) build -o bin/ ./operate/cmd/redrive ./operate/cmd/redrive/demo
 	@bin/demo
 
+.PHONY: monitoring
+monitoring: ## Watch make demo with Prometheus, and fail if a panel of the dashboards has no data (apt-get install prometheus)
+	$(GO) build -o bin/ ./operate/cmd/redrive ./operate/cmd/redrive/demo
+	$(GO) -C tools run ./monitoring -live bin
+
 ##@ Develop
 .PHONY: test
 test: ## Run all tests, on the newest real broker of each product too (REDRIVE_NIGHTLY=true: on all versions)
@@ -116,8 +121,8 @@ nightly: ## Everything that takes longer, in two halves of an hour at most
 NIGHTLY := CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-directory --keep-going
 
 .PHONY: nightly-brokers
-nightly-brokers: ## One half: check on all versions of the brokers, cut connections, kills, attacks, clusters
-	$(NIGHTLY) check on-fakes faults custody service attack cluster
+nightly-brokers: ## One half: check on all versions of the brokers, cut connections, kills, attacks, clusters, dashboards
+	$(NIGHTLY) check on-fakes faults custody service attack cluster monitoring
 
 .PHONY: nightly-simulations
 nightly-simulations: ## The other half: planted bugs, scenarios, fuzzing, the race detector, oldest SDKs, other systems

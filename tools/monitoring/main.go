@@ -1,21 +1,38 @@
 // Command monitoring writes the Grafana dashboards in monitoring/dashboards. What
 // their panels say comes from the tables of metrics in the documents.
 //
-//	go -C tools run ./monitoring
+// With -live it starts make demo, the retry service and Prometheus instead, and queries
+// what the panels show of them.
+//
+//	go -C tools run ./monitoring [-live FOLDER]
 package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 )
 
 const folder = "monitoring/dashboards"
 
 func main() {
-	if err := run(".."); err != nil {
+	bin := flag.String("live", "", "query the panels over the commands demo and redrive of `FOLDER`, from the root of the repository")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := error(nil)
+	if *bin == "" {
+		err = run("..")
+	} else {
+		err = live(ctx, "..", filepath.Join("..", *bin), os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "monitoring:", err)
 		os.Exit(1)
 	}
