@@ -113,6 +113,7 @@ type Event struct {
 	// from Topic alone if it is set; "ack", "retry", "release" or "reject", the end
 	// of a delivery; "extend", the extension of its lease; "dead-letter", the
 	// publishing of a dead letter; "receipt", the publishing of receipts;
+	// "backlog", what Consumer.Backlogs asked for;
 	// "deadline", the reading of [brokers.Message.Deadline]; or a function of the user:
 	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
 	Operation string

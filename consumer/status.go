@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/health"
 	"github.com/redrive-go/redrive/internal/pulse"
 	"github.com/redrive-go/redrive/retry/flow"
@@ -37,6 +40,29 @@ func (c *Consumer) Status() health.Status {
 		s.Topics[i] = sub.status(now)
 	}
 	return s
+}
+
+// Backlogs asks the broker how many messages it has, of each topic and in each topic
+// for dead letters, as far as it can tell: see [brokers.Backlog]. It waits for the
+// broker, until ctx ends. An error is reported to the observers, too, and may come with
+// the answers about some topics. An adapter that cannot tell is errors.ErrUnsupported.
+// Before the worker receives, and after, there are none.
+func (c *Consumer) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
+	l := c.stage.Load()
+	if l == nil || l.state != health.Running {
+		return nil, nil
+	}
+	in := l.pipeline.intake
+	source, ok := in.source.(brokers.Counting)
+	if !ok {
+		return nil, fmt.Errorf("consumer: the adapter does not say how many messages wait: %w", errors.ErrUnsupported)
+	}
+	all, err := source.Backlogs(ctx)
+	if err != nil {
+		err = fmt.Errorf("ask for the backlog: %w", err)
+		in.report(Event{Kind: EventError, Operation: "backlog", Err: err})
+	}
+	return all, err
 }
 
 // stage is where a Consumer is in its life.

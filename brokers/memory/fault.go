@@ -32,6 +32,10 @@ const (
 
 	// Extend is one entry of Source.Extend.
 	Extend Operation = "extend"
+
+	// Count is one call of Backlogs on a source, for which the same holds as for
+	// Receive.
+	Count Operation = "count"
 )
 
 // Op is one operation on one message.

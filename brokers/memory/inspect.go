@@ -1,6 +1,10 @@
 package memory
 
 import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -42,6 +46,47 @@ func (b *Broker) Stats(topic string) Stats {
 		return Stats{}
 	}
 	return Stats{Ready: t.count[ready], Delayed: t.count[delayed], InFlight: t.count[inFlight]}
+}
+
+// Backlogs implements brokers.Counting. It asks no broker, and waits for a Fault.
+func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
+	faults, err := s.broker.faults(ctx, 1, func(int) Op { return Op{Operation: Count} })
+	if err != nil {
+		return nil, err
+	}
+	if f := faultAt(faults, 0); f.Err != nil {
+		return nil, fmt.Errorf("memory: count: %w", f.Err)
+	}
+	now := s.broker.lock()
+	defer s.broker.unlock(now)
+	if s.closed {
+		return nil, brokers.ErrClosed
+	}
+	var all []brokers.Backlog
+	dead := make(map[string]*topic)
+	for _, sub := range s.subs {
+		all = append(all, sub.topic.backlog())
+		if d := sub.deadLetter; d != nil {
+			dead[d.name] = d
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(dead)) {
+		b := dead[name].backlog()
+		b.DeadLetters = true
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+// backlog is what t has. The lock of the broker is held.
+func (t *topic) backlog() brokers.Backlog {
+	b := brokers.Backlog{
+		Topic: t.name, Ready: new(int64(t.count[ready])), Taken: new(int64(t.count[inFlight])), Delayed: new(int64(t.count[delayed])),
+	}
+	if t.first != nil {
+		b.Oldest = t.first.message.PublishedAt
+	}
+	return b
 }
 
 // Messages returns all messages of topic in the order of their publication:

@@ -34,6 +34,7 @@ type source struct {
 	woken  adapter.Waker
 	link   adapter.Link // changed under mu
 	work   sync.WaitGroup
+	asker  asker
 
 	mu         sync.Mutex
 	session    *session // nil before the first and between two
@@ -432,6 +433,9 @@ func (s *source) Close(ctx context.Context) error {
 		n.finish(ctx, brokers.ErrClosed)
 	}
 	s.work.Wait()
+	s.asker.mu.Lock()
+	s.asker.end(ctx)
+	s.asker.mu.Unlock()
 	s.broker.sources.Remove(s)
 	return nil
 }

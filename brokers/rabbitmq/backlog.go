@@ -1,0 +1,91 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
+)
+
+var _ brokers.Counting = (*source)(nil)
+
+// asker has the connection that a source asks on how much its queues have: a question
+// without an answer ends its connection, which must not be that of deliveries.
+type asker struct {
+	mu   sync.Mutex // held for each question
+	link *link      // nil before the first, and after the last has ended
+}
+
+// Backlogs implements brokers.Counting, by one passive declaration for each queue: two
+// for a topic, whose retries come back in a queue of their own. RabbitMQ tells this way
+// what is ready. Retries that wait are in queues that topics share.
+func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(brokers.ErrClosed) })()
+	s.asker.mu.Lock()
+	defer s.asker.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	l := s.asker.link
+	if l == nil || l.ctx.Err() != nil {
+		s.asker.end(ctx)
+		var err error
+		if l, err = s.broker.dial(ctx, "backlog"); err != nil {
+			return nil, err
+		}
+		s.asker.link = l
+	}
+	defer context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })()
+	queues := make(map[string][]string)
+	for _, f := range s.feeds {
+		queues[f.topic] = append(queues[f.topic], f.queue)
+	}
+	var all []brokers.Backlog
+	var errs []error
+	ask := func(topic string, dead bool, queues ...string) {
+		n, err := l.count(queues)
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		all = append(all, brokers.Backlog{Topic: topic, DeadLetters: dead, Ready: &n})
+	}
+	for _, topic := range slices.Sorted(maps.Keys(queues)) {
+		ask(topic, false, queues[topic]...)
+	}
+	for _, topic := range slices.Compact(slices.Sorted(maps.Values(s.sub.DeadLetters))) {
+		ask(topic, true, topic)
+	}
+	return all, errors.Join(errs...)
+}
+
+// count returns how many messages of queues are ready.
+func (l *link) count(queues []string) (n int64, err error) {
+	for _, name := range queues {
+		if err := context.Cause(l.ctx); err != nil {
+			return 0, err
+		}
+		var q amqp.Queue
+		if err := l.request(passively(name, &q)); err != nil {
+			return 0, fmt.Errorf("queue %q: %w", name, err)
+		}
+		n += int64(q.Messages)
+	}
+	return n, nil
+}
+
+// end closes the connection, if there is one. mu is held.
+func (a *asker) end(ctx context.Context) {
+	if a.link != nil {
+		a.link.close(ctx, brokers.ErrClosed)
+		a.link = nil
+	}
+}
