@@ -13,6 +13,7 @@ type descs struct {
 	inFlight, running, held, stuck, oldest, lastSuccess                     *prometheus.Desc
 	deferred, paused, pauses, receiveErrors, topicErrors                    *prometheus.Desc
 	lettersRefused, returned, receiptErrors, receiptsLost, stalled          *prometheus.Desc
+	backlog, backlogOldest, letters, lettersOldest, asks                    *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -51,6 +52,12 @@ func newDescs() descs {
 		receiptErrors: desc("redrive_receipt_errors_total", "Failures to publish receipts, each of which is tried again."),
 		receiptsLost:  desc("redrive_receipts_dropped_total", "Receipts that are not published: too many waited, the broker refused them, or the worker stopped."),
 		stalled:       desc("redrive_partition_stalled", "Partitions of Kafka that the worker owns and that have had more to read for 3 minutes, without getting any further, while their topic is not paused.", "topic"),
+		backlog: desc("redrive_backlog_messages", "Messages that the broker has, as it says itself: those that may be delivered (ready), those that are delivered or wait for a retry as if they were (taken), and those that wait for their time elsewhere (delayed).",
+			"topic", "state"),
+		backlogOldest: desc("redrive_backlog_oldest_seconds", "Age of the oldest message that the broker has of the topic, since it was published.", "topic"),
+		letters:       desc("redrive_backlog_dead_letters", "Dead letters in a dead-letter topic, which is the label, that nobody has taken out.", "topic"),
+		lettersOldest: desc("redrive_backlog_dead_letters_oldest_seconds", "Age of the oldest of these dead letters, since it was published there.", "topic"),
+		asks:          desc("redrive_backlog_asks_total", "Times that the worker asked the broker how much it has: at most every 30 s, and in the background.", "result"),
 	}
 }
 
@@ -61,6 +68,7 @@ func (d *descs) all() []*prometheus.Desc {
 		d.inFlight, d.running, d.held, d.stuck, d.oldest, d.lastSuccess,
 		d.deferred, d.paused, d.pauses, d.receiveErrors, d.topicErrors, d.lettersRefused,
 		d.returned, d.receiptErrors, d.receiptsLost, d.stalled,
+		d.backlog, d.backlogOldest, d.letters, d.lettersOldest, d.asks,
 	}
 }
 
@@ -129,7 +137,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	for _, h := range m.histograms.all() {
 		h.Collect(out)
 	}
-	m.collectStatus(s)
+	m.collectFollowed(s)
 }
 
 func (s *series) collect(d *descs, to sink) {
@@ -222,6 +230,13 @@ func (s sink) counter(d *prometheus.Desc, n uint64, labels ...string) {
 
 func (s sink) total(d *prometheus.Desc, v float64, labels ...string) {
 	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+}
+
+// age is a gauge of how long ago something was, if that is known.
+func (s sink) age(d *prometheus.Desc, at, now time.Time, labels ...string) {
+	if !at.IsZero() {
+		s.gauge(d, max(0, now.Sub(at).Seconds()), labels...)
+	}
 }
 
 func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {

@@ -91,6 +91,9 @@ const (
 
 var results = [...]string{success: "success", failure: "failure"}
 
+// backlogStates are what messages do in the broker.
+var backlogStates = [...]string{"ready", "taken", "delayed"}
+
 // noClass is the index of the class of a success.
 const noClass = 0
 

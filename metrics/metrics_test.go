@@ -572,7 +572,7 @@ func everything(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	watch := must(metrics.New(metrics.Topic{Name: "orders"}))
-	watch.Follow(onKafka("orders"))
+	follow(t, watch)
 	registry.MustRegister(watch,
 		metrics.NewLimiter("bank", flow.New(10, rand.Float64)),
 		metrics.NewBudget("bank", must(budget.New(budget.Queue()))),

@@ -87,6 +87,7 @@ func TestLabelsAreListed(t *testing.T) {
 			s.event(e)
 		}
 	}
+	follow(t, s.m)
 	found := map[string]map[string]bool{}
 	pair := regexp.MustCompile(`(\w+)=([^,}]*)`)
 	for sample := range values(t, s.m, metrics.NewBreaker("bank", breaker.New(breaker.Config{}))) {

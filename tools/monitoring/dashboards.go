@@ -69,6 +69,15 @@ func (b board) inside() section {
 	}}
 }
 
+// waiting is what the broker has. Each worker says the same.
+func (b board) waiting() section {
+	return section{"In the broker", []graph{
+		b.highest("Waiting in the broker", "redrive_backlog_messages", "topic", "state"),
+		b.show("Oldest in the broker", "redrive_backlog_oldest_seconds", "topic"),
+		b.show("Questions to the broker", "redrive_backlog_asks_total", "result"),
+	}}
+}
+
 // trouble is what the broker fails.
 func (b board) trouble() section {
 	return section{"Broker", []graph{
@@ -91,7 +100,7 @@ func workersBoard(t table) dashboard {
 	const next = "redrive_breaker_next_timestamp_seconds"
 	until := b.graph("Until the breaker lets a call through", next, "s", []string{"dependency"}, "clamp_min("+b.all("max", next, "dependency")+" - time(), 0)")
 	return build("redrive-workers", "redrive: workers", "All topics of the workers that use redrive.", b.asks, []section{
-		b.signals(), b.freshness(), b.flow(), b.inside(),
+		b.signals(), b.freshness(), b.flow(), b.inside(), b.waiting(),
 		{"Dependencies", []graph{
 			b.highest("Paused", "redrive_paused", "dependency").with(
 				b.show("pauses", "redrive_pauses_total", "dependency"), b.highest("by hand", "redrive_limit_paused", "dependency")),
@@ -122,7 +131,7 @@ func topicBoard(t table) dashboard {
 		return b.graph(title, name, "s", by, b.quantile(0.5, name, by...))
 	}
 	return build("redrive-topic", "redrive: one topic", "What happens to the messages of a topic.", b.asks, []section{
-		b.signals(), b.freshness(), b.flow(), b.inside(),
+		b.signals(), b.freshness(), b.flow(), b.inside(), b.waiting(),
 		{"Medians", []graph{
 			median("Age at the end", age, "topic"), median("Handlers", duration, "topic", "result"), median("Lateness of retries", "redrive_retry_lateness_seconds", "topic"),
 		}},
@@ -138,6 +147,8 @@ func lettersBoard(atWorkers, atServe table) dashboard {
 			worker.show("Dead letters", "redrive_dead_letters_total", "topic", "reason"),
 			worker.show("Failed", "redrive_dead_letter_errors_total", "topic").with(worker.show("refused", "redrive_dead_letters_refused_total", "topic")),
 			worker.show("Dropped", "redrive_discarded_total", "topic", "reason"),
+			worker.highest("In dead-letter topics", "redrive_backlog_dead_letters", "topic"),
+			worker.show("Oldest in dead-letter topics", "redrive_backlog_dead_letters_oldest_seconds", "topic"),
 		}},
 		{"Letters", []graph{
 			b.show("In the store", "redrive_letters", "broker", "topic", "state"),

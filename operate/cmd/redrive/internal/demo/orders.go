@@ -69,6 +69,7 @@ func (d *demo) newWorker(broker brokers.Broker) (*consumer.Consumer, error) {
 	}
 	worker.Handle(d.topic, consumer.JSON(d.charge))
 	worker.HandleWith(d.mails, consumer.JSON(d.send), mailTopic())
+	counted.Follow(worker)
 	d.watch, err = watch(d.Watch, worker, append(watchMails(guard), counted)...)
 	return worker, err
 }
