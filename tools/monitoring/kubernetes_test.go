@@ -23,7 +23,7 @@ func TestWorkerManifest(t *testing.T) {
 	if want := []string{"/startupz", "/livez", "/readyz"}; d.APIVersion != "apps/v1" || d.Kind != "Deployment" || !slices.Equal(probes, want) {
 		t.Errorf("%s %s with the probes %q, want a Deployment with %q", d.APIVersion, d.Kind, probes, want)
 	}
-	const drain, closing = 25 + 1, 30 // docs/how-to/stop-cleanly.md
+	const drain, closing = 25 + 1, 30 + 10 // docs/how-to/stop-cleanly.md
 	if least := c.Lifecycle.PreStop.Sleep.Seconds + drain + closing; *pod.TerminationGracePeriodSeconds < least {
 		t.Errorf("the worker has %d s to stop, want at least %d", *pod.TerminationGracePeriodSeconds, least)
 	}
