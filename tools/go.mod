@@ -11,6 +11,7 @@ require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c
 	github.com/compose-spec/compose-go/v2 v2.16.2
 	github.com/prometheus/prometheus v0.313.2
+	github.com/redrive-go/redrive v0.0.0
 	go.yaml.in/yaml/v3 v3.0.6
 	k8s.io/api v0.35.3
 	sigs.k8s.io/yaml v1.6.0
@@ -64,3 +65,5 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
 )
+
+replace github.com/redrive-go/redrive => ..
