@@ -4,9 +4,11 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/health"
 	"github.com/redrive-go/redrive/retry/flow"
 )
 
@@ -24,6 +26,7 @@ type admission struct {
 	pulses       *pulses
 	dependencies []*dependency
 	semaphores   []*semaphore
+	tenants      atomic.Pointer[map[uint64]health.ByHand] // that are paused by hand; nil if none is
 
 	mu      sync.Mutex
 	closed  bool
@@ -73,6 +76,14 @@ func takeTicket(job []*delivery) (t ticket) {
 // ticket that the job has from its time in line. Those that do not start hold
 // nothing but the token of a retry.
 func (a *admission) acquire(s *subscription, job []*delivery, t ticket, now time.Time) []*delivery {
+	if len(job) > 0 && s.byHand.Load() != nil {
+		a.takeBack(s, t, now, flow.End{})
+		a.queues.await(job, now, false)
+		return nil
+	}
+	if tenants := a.tenants.Load(); tenants != nil {
+		job = those(job, func(d *delivery) bool { return !a.isPaused(d, *tenants, now) })
+	}
 	job = those(job, func(d *delivery) bool { return a.pays(d, now) })
 	if g := s.dependency; len(job) > 0 && !t.place && g.limiter != nil {
 		if g.line.length.Load() == 0 {
@@ -158,6 +169,7 @@ var (
 	noSlot   = deferral{"room", errors.New("messages that were sent back have half of the slots, and there is no room to wait in the process: the broker brings it again, uncounted")}
 	noTrial  = deferral{"room", errors.New("it may have killed workers, and waits in the process neither for a slot nor for another that may have: the broker brings it again, uncounted")}
 	noRoom   = deferral{"room", errors.New("its dependency is overloaded, and there is no room to wait in the process: the broker brings it again, uncounted")}
+	onHold   = deferral{"paused", errors.New("it is paused by hand: the broker keeps the message, uncounted")}
 	onPoison = deferral{"poison", errors.New("practically all messages are poison, as after a faulty deployment: it is tried again, uncounted, for an hour at most")}
 )
 
@@ -413,6 +425,55 @@ func (a *admission) start() {
 	}
 }
 
+// giveBack has what is in line of s go back to the broker, as s is paused by hand.
+func (a *admission) giveBack(s *subscription, now time.Time) {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return
+	}
+	a.tell(opening{now: now, status: s.standing(now), leave: append(s.dependency.line.remove(s), s.returned.line.remove(s)...)})
+}
+
+// pauseTenants has messages of the tenants that are paused put off, and no others.
+func (a *admission) pauseTenants(pauses []health.ByHand) {
+	tenants := map[uint64]health.ByHand{}
+	for _, p := range pauses {
+		if p.Tenant != "" {
+			tenants[numberOf(p.Tenant)] = p
+		}
+	}
+	if len(tenants) == 0 {
+		a.tenants.Store(nil)
+		return
+	}
+	a.tenants.Store(&tenants)
+}
+
+// A message of a tenant that is paused waits in the broker for about half as long as
+// the pause has lasted, and for no longer than this, or twice this.
+const pausedMost = 5 * time.Minute
+
+// isPaused reports whether d is of a paused tenant. If so, d is put off.
+func (a *admission) isPaused(d *delivery, tenants map[uint64]health.ByHand, now time.Time) bool {
+	name := d.name
+	if name == 0 && d.sub.dependencyOf != nil { // it was sent back, and has slots apart
+		name, _ = d.nameOf()
+	}
+	p, ok := tenants[name]
+	if !ok {
+		return false
+	}
+	d.refund(now)
+	wait := min(max(nameFloor, now.Sub(p.Since)/2), pausedMost)
+	wait += time.Duration(a.random() * float64(wait))
+	if left := p.Until.Sub(now); !p.Until.IsZero() && left < wait {
+		wait = max(left, recheck)
+	}
+	a.queues.putOff(d, now, wait, onHold)
+	return true
+}
+
 // openSlot lets the next job in line at the semaphore of s go on, if a slot is
 // free: the one after that when it has started, or not.
 func (a *admission) openSlot(s *subscription, now time.Time) {
@@ -435,7 +496,7 @@ func (a *admission) openSlot(s *subscription, now time.Time) {
 // last, or the next start is not near. A job that waits for the limit stays whole.
 func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
 	s, g := job[0].sub, job[0].sub.dependency
-	v, until, why := g.status(now), now.Add(recheck), noRoom
+	v, until, why := s.standing(now), now.Add(recheck), noRoom
 	if slot {
 		v, until, why = flow.Status{}, now.Add(s.timeout), noSlot
 	}
@@ -443,7 +504,7 @@ func (p *pipeline) await(job []*delivery, now time.Time, slot bool) {
 		return d.yields() || d.onTrial() || !s.roomToWait(d) || !d.lasts(until)
 	}
 	p.mu.Lock()
-	all := !slot && (far(v, now) && g.line.length.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
+	all := s.byHand.Load() != nil || !slot && (far(v, now) && g.line.length.Load() >= inLineMost || slices.ContainsFunc(job, leaves))
 	job = those(job, func(d *delivery) bool {
 		switch {
 		case p.draining.Load():
@@ -521,6 +582,12 @@ func (p *pipeline) deferStart(d *delivery, v flow.Status, now time.Time, why def
 	if d.token { // a budget may be slow
 		d.token = false
 		go d.budget().Refund(now)
+	}
+	if p.isSkipped(d) {
+		return
+	}
+	if v.Paused != "" {
+		why = onHold
 	}
 	if d.turn && first(d.meta) && far(v, now) { // the broker brings the rest of its key again, too, in their order
 		d.turn = false

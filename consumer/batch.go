@@ -24,6 +24,13 @@ type collector struct {
 	timer   *time.Timer
 }
 
+// waiting returns what is in the batch.
+func (c *collector) waiting() []*delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.members)
+}
+
 // add adds d to the batch.
 func (c *collector) add(d *delivery) {
 	c.mu.Lock()
@@ -58,17 +65,17 @@ func (c *collector) complete() {
 // split runs the members of a batch that failed as a whole again, in two parts,
 // before that counts against any of them: one may fail the others. After a timeout
 // each runs alone. It reports whether it did.
-func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time) bool {
+func (p *pipeline) split(runs []*delivery, results []error, cause error, began, now time.Time) bool {
 	if !asWhole(results) {
 		return false
 	}
-	v := verdict(results[0], cause, a.runs()[0].sub.rules)
+	v := verdict(results[0], cause, runs[0].sub.rules)
 	alike := func(err error) bool {
-		other := verdict(err, cause, a.runs()[0].sub.rules)
+		other := verdict(err, cause, runs[0].sub.rules)
 		return other.Class == v.Class && other.Deferred == v.Deferred
 	}
 	switch {
-	case v.Deferred, a.runs()[0].sub.noRepeat && v.Ambiguous, slices.ContainsFunc(results, func(err error) bool { return !alike(err) }):
+	case v.Deferred, runs[0].sub.noRepeat && v.Ambiguous, slices.ContainsFunc(results, func(err error) bool { return !alike(err) }):
 		return false
 	case v.Class != classify.ClassPoison && v.Class != classify.ClassTransient && v.Class != classify.ClassUnknown:
 		return false
@@ -76,22 +83,22 @@ func (p *pipeline) split(a *attempt, results []error, cause error, now time.Time
 	again := retry.Decision{Retry: true, Reason: reasonBatch}
 	timedOut := errors.Is(cause, classify.ErrAttemptTimeout)
 	o := outcomeOf(v, timedOut)
-	for i, d := range a.runs() {
+	for i, d := range runs {
 		token := d.token
 		d.token = false
-		p.admission.done(d, a.started, now, o)
+		p.admission.done(d, began, now, o)
 		d.token = token  // it still has to spend it
 		o = flow.Neutral // one run is evidence once
 		if p.tracer != nil {
 			d.note(p.traced(d, d.metaNow()))
 		}
-		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(a.started), Verdict: v, Decision: again, Err: results[i]})
+		p.observe(d, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: v, Decision: again, Err: results[i]})
 	}
-	size := (len(a.runs()) + 1) / 2
+	size := (len(runs) + 1) / 2
 	if timedOut { // halves would hang one after the other
 		size = 1
 	}
-	for part := range slices.Chunk(a.runs(), size) {
+	for part := range slices.Chunk(runs, size) {
 		p.requeue(part)
 	}
 	return true

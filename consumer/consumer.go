@@ -23,6 +23,7 @@ type Consumer struct {
 	routes  []*route
 	faults  []error
 	started bool
+	stop    context.CancelFunc // nil before Run
 
 	stage atomic.Pointer[stage] // nil before Run
 }
@@ -125,9 +126,11 @@ func (c *Consumer) register(topic string, t Topic, handle func(field string, r *
 // password; an unclean drain is ErrUnclean. A topic that is deleted, and a message
 // that cannot be settled, do not end Run: both are EventError.
 func (c *Consumer) Run(ctx context.Context) (err error) {
-	if err := c.begin(); err != nil {
+	ctx, err = c.begin(ctx)
+	if err != nil {
 		return err
 	}
+	defer c.stop()
 	c.enter(health.Opening, nil, nil)
 	defer func() { c.enter(health.Stopped, nil, err) }()
 	source, err := c.broker.Open(ctx, c.cfg.subscription(c.routes))
@@ -158,21 +161,22 @@ func (c *Consumer) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// begin lets Run go on once, if there are no faults.
-func (c *Consumer) begin() error {
+// begin lets Run go on once, if there are no faults, with a context that Drain ends.
+func (c *Consumer) begin(ctx context.Context) (context.Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.started {
-		return errors.New("consumer: Run was called twice: make a new Consumer for each run")
+		return nil, errors.New("consumer: Run was called twice: make a new Consumer for each run")
 	}
 	if len(c.routes) == 0 {
-		return faulty("Consumer", "has no handler", "register one with Handle")
+		return nil, faulty("Consumer", "has no handler", "register one with Handle")
 	}
 	if err := errors.Join(c.faults...); err != nil {
-		return err
+		return nil, err
 	}
 	c.started = true
-	return nil
+	ctx, c.stop = context.WithCancel(ctx)
+	return ctx, nil
 }
 
 func (c *Consumer) topics() string {

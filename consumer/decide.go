@@ -57,7 +57,7 @@ func verdict(err, cause error, rules []classify.Rule) classify.Verdict {
 	switch {
 	case errors.Is(cause, brokers.ErrLeaseLost):
 		return classify.Verdict{Class: classify.ClassLost, Rule: "lease lost"}
-	case errors.Is(cause, ErrShutdown):
+	case errors.Is(cause, ErrShutdown), errors.Is(cause, ErrSkipped):
 		if interrupted(err) {
 			return stopping
 		}
@@ -88,13 +88,13 @@ func interrupted(err error) (yes bool) {
 	return panicked || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// finish takes the deliveries of a from their handler to what comes next.
-func (p *pipeline) finish(a *attempt, results []error, cause error, now time.Time) {
-	if len(a.runs()) > 1 && p.split(a, results, cause, now) {
+// finish takes runs, which began together, from their handler to what comes next.
+func (p *pipeline) finish(runs []*delivery, results []error, cause error, began, now time.Time) {
+	if len(runs) > 1 && p.split(runs, results, cause, began, now) {
 		return
 	}
-	for i, d := range a.runs() {
-		p.conclude(d, results[i], cause, a.started, now)
+	for i, d := range runs {
+		p.conclude(d, results[i], cause, began, now)
 	}
 }
 
@@ -120,6 +120,10 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 			defer p.mu.Unlock()
 		}
 		p.settle(brokers.Ack, d)
+		return
+	}
+	if why := p.skips.of(d); why != nil {
+		p.skipped(d, why, err, began, now)
 		return
 	}
 	v := verdict(err, cause, d.sub.rules)

@@ -9,6 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/health"
 	"github.com/redrive-go/redrive/retry"
 )
 
@@ -65,6 +66,10 @@ const (
 	EventResumed      EventKind = "resumed"       // Dependency serves again
 	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
 
+	// EventByHand says what people have paused ([Consumer.Pause]): when that changes,
+	// and every 30 s while something is paused. ByHand is set, and empty at the end.
+	EventByHand EventKind = "by-hand"
+
 	// EventReceiptDropped says that a receipt (Config.Receipts) is not published:
 	// too many wait, the broker refuses it, or the worker stops. Err says which;
 	// it concerns no message of this worker.
@@ -84,7 +89,7 @@ type Event struct {
 	Time  time.Time
 	Topic string
 
-	// Message is nil in an EventReceiptDropped, and in an EventError of the source
+	// Message is nil in an EventReceiptDropped and an EventByHand, and in an EventError of the source
 	// or of receipts. It is shared: do not change it, nor keep it.
 	Message *brokers.Message
 
@@ -124,6 +129,7 @@ type Event struct {
 	// run was put off:
 	//   - "budget": there was no token for a retry
 	//   - "dependency": the name that Topic.DependencyOf returned is in trouble
+	//   - "paused": it is paused by hand
 	//   - "poison": practically all messages are poison
 	//   - "room": it has to wait for a slot or for the limit, and there is no place for it here
 	//   - "crash-loop": several deliveries were lost; it runs at once when it comes again
@@ -132,6 +138,9 @@ type Event struct {
 
 	DeadLetter *dlq.Entry
 	Err        error
+
+	// ByHand is what is paused by hand, oldest first. Do not change it.
+	ByHand []health.ByHand
 }
 
 // routine events are of no interest to the log. A failed run that ends its delivery is

@@ -59,6 +59,8 @@ type dependency struct {
 	budget  budget.Pacer  // nil if switched off
 	shared  bool          // another Consumer, or a person, may change the limiter
 
+	byHand bool // the limiter was told of a pause; under the mu of the control
+
 	seen flow.Status // what the intake looked at last; under the mu of the pipeline
 
 	line lineup
@@ -81,6 +83,15 @@ func (g *dependency) adjust(now time.Time, c flow.Change) flow.Status {
 		return flow.Status{}
 	}
 	return g.limiter.Adjust(now, c)
+}
+
+// standing is the status of what lets runs of s start: of its dependency, or of a
+// pause by hand. Messages are so held back in the same way.
+func (s *subscription) standing(now time.Time) flow.Status {
+	if p := s.byHand.Load(); p != nil {
+		return flow.Status{Held: true, Slots: 1, Paused: p.String()}
+	}
+	return s.dependency.status(now)
 }
 
 // changed reports whether the intake would do something else by v than by w.
@@ -217,6 +228,21 @@ func (l *lineup) all() (ds []*delivery) {
 		ds = append(ds, slices.Concat(jobs...)...)
 	}
 	return ds
+}
+
+// remove takes the jobs of s out of line.
+func (l *lineup) remove(s *subscription) (removed [][]*delivery) {
+	for rank := range l.jobs {
+		l.jobs[rank] = slices.DeleteFunc(l.jobs[rank], func(job []*delivery) bool {
+			if job[0].sub != s {
+				return false
+			}
+			removed = append(removed, job)
+			l.length.Add(-1)
+			return true
+		})
+	}
+	return removed
 }
 
 // shorten takes jobs out of line that cannot wait for the next start, or are too

@@ -127,6 +127,9 @@ func (p *pipeline) to(d *delivery, next state) bool {
 	if ok && (!from.inWindow() || !next.inWindow()) {
 		d.sub.count(from, -1, d)
 		d.sub.count(next, 1, d)
+		if next == gone {
+			p.skips.forget(d)
+		}
 		p.intake.roomFor(d.sub)
 	}
 	return ok
@@ -191,7 +194,8 @@ func (d *delivery) yields() bool { return d.turn && d.returned() }
 func (d *delivery) expires(t time.Time) bool { return d.expiring && !t.Before(d.deadline) }
 
 // atWork reports whether d runs, or does so as soon as it has a slot.
-func (d *delivery) atWork() bool { s := state(d.state.Load()); return s == queued || s == running }
+func (d *delivery) atWork() bool    { s := state(d.state.Load()); return s == queued || s == running }
+func (d *delivery) isRunning() bool { return state(d.state.Load()) == running }
 
 func (d *delivery) isWaiting() bool { return state(d.state.Load()) == waiting }
 

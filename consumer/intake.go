@@ -112,7 +112,7 @@ func (in *intake) plan(now time.Time) (n int, paused []string) {
 		room := in.room(s)
 		s.full = false
 		switch {
-		case g.seen.Held && g.seen.Limit < 1:
+		case s.byHand.Load() != nil, g.seen.Held && g.seen.Limit < 1:
 			paused = append(paused, s.topic)
 		case room < s.enough(g.seen):
 			s.full, full = true, true

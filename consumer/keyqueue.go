@@ -1,5 +1,7 @@
 package consumer
 
+import "slices"
+
 // keyQueues keep the messages of one key in order: it is the turn of one, and
 // the others wait. A key without any has no entry.
 type keyQueues map[topicKey][]*delivery
@@ -36,6 +38,16 @@ func (q keyQueues) next(d *delivery) *delivery {
 	}
 	delete(q, d.topicKey())
 	return nil
+}
+
+// leave takes d out of the queue behind its key, and reports whether it was there.
+func (q keyQueues) leave(d *delivery) bool {
+	behind := q[d.topicKey()]
+	i := slices.Index(behind, d)
+	if i >= 0 {
+		q[d.topicKey()] = slices.Delete(behind, i, i+1)
+	}
+	return i >= 0
 }
 
 // clear ends the queue behind d and returns it.

@@ -1,10 +1,12 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -300,6 +302,7 @@ var logText = map[EventKind]string{
 	EventLeaseLost:         "lease lost",
 	EventStuck:             "handler stuck",
 	EventUnstuck:           "stuck handler returned",
+	EventByHand:            "paused by hand",
 	EventPaused:            "dependency paused, its messages wait uncounted",
 	EventResumed:           "dependency resumed",
 	EventError:             "broker operation failed, will be tried again",
@@ -320,6 +323,7 @@ var levels = map[EventKind]slog.Level{
 	EventLeaseLost:         slog.LevelWarn,
 	EventStuck:             slog.LevelError,
 	EventUnstuck:           slog.LevelWarn,
+	EventByHand:            slog.LevelWarn,
 	EventPaused:            slog.LevelError,
 	EventResumed:           slog.LevelInfo,
 	EventError:             slog.LevelError,
@@ -367,6 +371,13 @@ func (l *logObserver) attributes(e Event, ended pauseLog) []slog.Attr {
 			return append(attrs, slog.String("error", oneLine(d.ErrorText)))
 		}
 		attrs = append(attrs, slog.String("dead_error", oneLine(d.ErrorText)))
+	}
+	if e.Kind == EventByHand {
+		names := make([]string, len(e.ByHand))
+		for i, p := range e.ByHand {
+			names[i] = p.String()
+		}
+		attrs = append(attrs, slog.Int("pauses", len(names)), slog.String("paused", l.textOf(cmp.Or(strings.Join(names, "; "), "nothing"))))
 	}
 	if e.Err != nil {
 		attrs = append(attrs, slog.String("error", l.textOf(e.Err)))

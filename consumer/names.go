@@ -129,7 +129,10 @@ func (d *delivery) nameOf() (name uint64, err error) {
 		}
 	}()
 	if s := d.sub.dependencyOf(&d.Message); s != "" {
-		return max(identity(s), 1), nil
+		return numberOf(s), nil
 	}
 	return 0, nil
 }
+
+// numberOf is the number that stands for a name, above that of timedOut.
+func numberOf(s string) uint64 { return max(identity(s), timedOut+1) }

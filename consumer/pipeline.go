@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/health"
 	"github.com/redrive-go/redrive/internal/pulse"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -51,12 +52,14 @@ type pipeline struct {
 	settlers  *settlers
 	letters   *deadLetters
 	receipts  *receipts // nil if none are wanted
+	control   *control
 
 	mu       sync.Mutex
 	keys     keyQueues // nil if nothing is ordered
 	waitlist waitlist
 	tried    *delivery // on trial, and dead with the next loss
 	stuck    int       // runs of handlers that do not return
+	skips    skips
 }
 
 // lifetime is how long the goroutines of a pipeline go on.
@@ -78,6 +81,7 @@ type subscription struct {
 	values       context.Context // of Run, without its cancellation
 	queue        *topicQueue
 	dependency   *dependency
+	byHand       atomic.Pointer[health.ByHand] // that it is paused; written under the mu of the control
 	names        *names
 	letters      *sender[*delivery] // to its dead-letter topic
 	returned     *semaphore         // slots and budget of messages that were sent back
@@ -127,6 +131,7 @@ func newPipeline(life context.Context, c *Consumer, source brokers.Source) *pipe
 	}
 	p.admission = &admission{reporter: p.reporter, random: c.cfg.Random, queues: p, pulses: &p.pulses}
 	p.pool = &pool{most: c.cfg.MaxConcurrency, start: func() *worker { return newWorker(p.reporter, p.pool, p.admission, p) }}
+	p.control = &control{p: p, pulse: p.pulses.add("pauses by hand")}
 	for _, r := range c.routes {
 		p.subscribe(r, c.routes)
 	}
@@ -230,8 +235,8 @@ func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
 }
 
 // startable reports whether d may start, as far as d itself is concerned. If it is
-// lost, it is dropped; if its deadline has passed, it becomes a dead letter; if the
-// worker is stopping, it is given back.
+// lost, it is dropped; if its deadline has passed, or a person has skipped it, it
+// becomes a dead letter; if the worker is stopping, it is given back.
 func (p *pipeline) startable(d *delivery, now time.Time) bool {
 	loss, draining := d.lost(), p.draining.Load()
 	switch {
@@ -243,6 +248,11 @@ func (p *pipeline) startable(d *delivery, now time.Time) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.settle(brokers.Release, d)
+	case p.isGivenUp(d):
+		d.refund(now)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.isSkipped(d)
 	case d.expires(now):
 		d.refund(now)
 		err := fmt.Errorf("%w at %s, before this run", ErrDeadline, d.deadline.Format(time.RFC3339))
@@ -256,14 +266,13 @@ func (p *pipeline) startable(d *delivery, now time.Time) bool {
 	return false
 }
 
-// hang counts deliveries whose handler does not return, or has returned.
-func (p *pipeline) hang(runs []*delivery, change int) {
+// hang counts deliveries of s that are with handlers which do not return, and these.
+func (p *pipeline) hang(s *subscription, deliveries, handlers int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := runs[0].sub
-	s.hung += change * len(runs)
-	s.stuckRuns.Add(int32(change))
-	p.stuck += change
+	s.hung += deliveries
+	s.stuckRuns.Add(int32(handlers))
+	p.stuck += handlers
 	for _, s := range p.subs {
 		none := int(s.stuckRuns.Load()) >= s.slots || p.pool.most > 0 && p.stuck >= p.pool.most
 		switch since := s.stuckSince.Load(); {

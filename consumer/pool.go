@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -61,7 +62,7 @@ func (p *pool) next(w *worker) []*delivery {
 	if w.queue != nil {
 		w.queue.busy.Add(-1)
 		p.busy--
-		w.queue = nil
+		w.queue, w.job = nil, nil
 	}
 	q := p.ready()
 	for ; q == nil; q = p.ready() {
@@ -79,9 +80,22 @@ func (p *pool) next(w *worker) []*delivery {
 	p.busy++
 	p.jobs--
 	p.turn = q.number + 1
-	job := q.take()
+	w.job = q.take()
 	p.call()
-	return job
+	return w.job
+}
+
+// all returns what waits for a worker, and what workers have.
+func (p *pool) all() (ds []*delivery) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.queues {
+		ds = append(ds, slices.Concat(q.jobs[q.head:]...)...)
+	}
+	for _, w := range p.workers {
+		ds = append(ds, w.job...)
+	}
+	return ds
 }
 
 // ready returns the next queue, in turn, that has a job and a slot for it; nil

@@ -30,6 +30,7 @@ const (
 // within DrainTimeout and twice the grace. Receipts have what is left of that.
 func (p *pipeline) drain() error {
 	end := time.Now().Add(p.cfg.DrainTimeout)
+	p.control.close()
 	p.endWaiting()
 	p.admission.telling.Wait()
 	stuck := p.awaitHandlers(end)
@@ -118,13 +119,17 @@ func (p *pipeline) awaitHandlers(end time.Time) error {
 			continue
 		}
 		p.admission.takeBack(a.runs()[0].sub, takeTicket(a.runs()), time.Now(), flow.End{})
-		for _, d := range a.runs() {
+		runs := those(a.runs(), (*delivery).isRunning)
+		if len(runs) == 0 {
+			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; its message was skipped by hand", ErrUnclean, a.runs()[0].Message.Topic))
+		}
+		for _, d := range runs {
 			p.observe(d, Event{Kind: EventStuck, Duration: time.Since(a.started), Err: errStuck})
 			stuck = append(stuck, fmt.Errorf("%w: the handler of %q ignores its context; message %q is given back while it still runs",
 				ErrUnclean, d.Message.Topic, d.Message.ID))
 		}
 		p.mu.Lock()
-		p.settle(brokers.Release, a.runs()...)
+		p.settle(brokers.Release, runs...)
 		p.mu.Unlock()
 	}
 	return errors.Join(stuck...)

@@ -33,7 +33,7 @@ func (c *Consumer) Status() health.Status {
 		return s
 	}
 	p.intake.prove(now)
-	s.Loops = p.pulses.late(now)
+	s.Loops, s.ByHand = p.pulses.late(now), p.control.list()
 	s.Broker = p.connection()
 	s.Topics = make([]health.Topic, len(p.subs))
 	for i, sub := range p.subs {
@@ -147,6 +147,9 @@ func (s *subscription) status(now time.Time) health.Topic {
 	}
 	if v := s.dependency.status(now); v.Slots > 0 {
 		t.Limit, t.Pause = v.Limit, s.dependency.pause(v)
+	}
+	if p := s.byHand.Load(); p != nil {
+		t.Pause = &health.Pause{Cause: "paused by hand: " + p.String(), Since: p.Since, Next: p.Until, ByHand: true}
 	}
 	if pacer := s.dependency.budget; pacer != nil {
 		b := pacer.Snapshot(now)

@@ -83,6 +83,7 @@ func (w *waitlist) close() {
 func (p *pipeline) wait(d *delivery, limit time.Duration) {
 	due := d.meta.DueAt
 	switch {
+	case p.isSkipped(d):
 	case p.draining.Load() || time.Until(due) > limit || !d.sub.roomToWait(d) || !d.lasts(due):
 		p.settle(brokers.Retry, d)
 	case p.hold(d):
@@ -108,6 +109,9 @@ func (p *pipeline) resumeDue() {
 
 // hold lets d wait in the process. mu is held.
 func (p *pipeline) hold(d *delivery) bool {
+	if p.isSkipped(d) {
+		return false
+	}
 	held := p.to(d, waiting)
 	if held {
 		p.observe(d, Event{Kind: EventHeld})
@@ -134,7 +138,7 @@ func (p *pipeline) deferRun(d *delivery, now time.Time, wait time.Duration, why 
 	p.observe(d, Event{Kind: EventDeferred, Time: now, Err: why.err,
 		Decision: retry.Decision{Retry: true, Delay: wait, Reason: why.reason}})
 	limit := p.holdLimit(d)
-	if d.onTrial() && wait >= recheck { // it would be to blame for a worker that ends meanwhile
+	if why == onHold || d.onTrial() && wait >= recheck { // the latter would be to blame for a worker that ends meanwhile
 		limit = 0
 	}
 	p.wait(d, limit)

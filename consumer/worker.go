@@ -30,6 +30,7 @@ type worker struct {
 
 	called chan struct{} // by the pool, when idle
 	queue  *topicQueue   // of its job, nil if it has none; under the mu of the pool
+	job    []*delivery   // under the mu of the pool
 	timer  *time.Timer
 	result [1]error // of a handler of single messages
 	run    []Item   // for the Tracer; reused
@@ -38,6 +39,8 @@ type worker struct {
 	current *attempt
 	fires   time.Time // when timer fires; zero when it does not
 	stuck   bool
+	ended   time.Time   // when a person ended the context of current; zero if nobody did
+	taken   []*delivery // of current: dead, though the handler runs
 }
 
 // jobs is what a worker asks about the deliveries that it works on, and whom it
@@ -45,10 +48,15 @@ type worker struct {
 type jobs interface {
 	// admitted returns those that may start.
 	admitted(job []*delivery, now time.Time) []*delivery
-	// hang counts the deliveries of handlers that do not return, or have returned.
-	hang(runs []*delivery, change int)
-	// finish takes the deliveries of a to what comes next.
-	finish(a *attempt, results []error, cause error, now time.Time)
+	// hang counts the deliveries of handlers that do not return, or have returned, and
+	// these handlers.
+	hang(s *subscription, deliveries, handlers int)
+	// finish takes runs, which began together, to what comes next.
+	finish(runs []*delivery, results []error, cause error, began, now time.Time)
+	// isGivenUp reports whether a person has skipped d.
+	isGivenUp(d *delivery) bool
+	// takeAway ends the run of such a delivery, while its handler goes on.
+	takeAway(d *delivery, began, now time.Time)
 }
 
 func newWorker(r *reporter, p *pool, a *admission, j jobs) *worker {
@@ -92,13 +100,13 @@ func (w *worker) attempt() *attempt {
 func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	a := &job[0].first
 	if !a.started.IsZero() {
-		a = new(attempt)
+		a = &attempt{one: [1]*delivery{job[0]}}
 	}
 	a.started = now
 	if job[0].sub.batchHandler != nil {
 		a.extra = &extra{batch: job}
 	} else {
-		a.one[0], a.message = job[0], job[0].Message
+		a.message = job[0].Message
 	}
 	w.trace(a)
 	for _, d := range job {
@@ -106,7 +114,7 @@ func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 		d.setCurrent(a)
 	}
 	w.mu.Lock()
-	w.current = a
+	w.current, w.ended = a, time.Time{}
 	if deadline := a.deadline(); w.fires.IsZero() || deadline.Before(w.fires) {
 		w.rearm(deadline)
 	}
@@ -114,6 +122,9 @@ func (w *worker) begin(job []*delivery, now time.Time) *attempt {
 	for _, d := range job { // what was lost before anybody could find the attempt
 		if loss := d.lost(); loss != nil {
 			d.lose(loss)
+		}
+		if w.jobs.isGivenUp(d) {
+			w.interrupt(d, ErrSkipped)
 		}
 	}
 	return a
@@ -203,20 +214,60 @@ func (r *route) callBatch(a *attempt) []error {
 func (w *worker) finish(a *attempt, results []error) {
 	now := time.Now()
 	w.mu.Lock()
-	abandoned, unstuck := w.current != a, w.stuck
-	w.current, w.stuck = nil, false
+	abandoned, unstuck, taken := w.current != a, w.stuck, w.taken
+	w.current, w.stuck, w.taken = nil, false, nil
 	w.mu.Unlock()
 	cause := a.finish()
 	if abandoned {
 		return
 	}
+	runs := a.runs()
+	if len(taken) > 0 {
+		runs, results = without(taken, runs, results)
+	}
 	if unstuck {
-		w.jobs.hang(a.runs(), -1)
-		for _, d := range a.runs() {
+		w.jobs.hang(a.runs()[0].sub, -len(runs), -1)
+		for _, d := range runs {
 			w.observe(d, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
 		}
 	}
-	w.jobs.finish(a, results, cause, now)
+	w.jobs.finish(runs, results, cause, a.started, now)
+}
+
+// without returns those of runs that are not taken, with their results.
+func without(taken, runs []*delivery, results []error) (left []*delivery, of []error) {
+	for i, d := range runs {
+		if !slices.Contains(taken, d) {
+			left, of = append(left, d), append(of, results[i])
+		}
+	}
+	return left, of
+}
+
+// interrupt ends the context of the handler of d, which a person has skipped, if it
+// runs here. D is taken away from one that is stuck.
+func (w *worker) interrupt(d *delivery, cause error) {
+	w.mu.Lock()
+	a, now := w.current, time.Now()
+	if a == nil || !slices.Contains(a.runs(), d) || slices.Contains(w.taken, d) {
+		w.mu.Unlock()
+		return
+	}
+	stuck := w.stuck
+	switch {
+	case stuck:
+		w.taken = append(w.taken, d)
+	case w.ended.IsZero():
+		w.ended = now
+		if last := now.Add(stuckAfter); last.Before(w.fires) || w.fires.IsZero() {
+			w.rearm(last)
+		}
+	}
+	w.mu.Unlock()
+	a.end(cause)
+	if stuck {
+		w.jobs.takeAway(d, a.started, now)
+	}
 }
 
 // abandon takes the attempt of a stuck handler away from the worker, which
@@ -241,28 +292,38 @@ func (w *worker) watch() {
 	w.mu.Lock()
 	a, now := w.current, time.Now()
 	w.fires = time.Time{}
+	if a == nil || w.stuck {
+		w.mu.Unlock()
+		return
+	}
+	ended, outcome := a.deadline(), flow.Timeout
+	if !w.ended.IsZero() && w.ended.Before(ended) {
+		ended, outcome = w.ended, flow.Neutral
+	}
 	switch {
-	case a == nil || w.stuck:
+	case now.Before(ended):
+		w.rearm(ended)
 		w.mu.Unlock()
 		return
-	case now.Before(a.deadline()):
-		w.rearm(a.deadline())
-		w.mu.Unlock()
-		return
-	case now.Before(a.deadline().Add(stuckAfter)):
-		w.rearm(a.deadline().Add(stuckAfter))
+	case now.Before(ended.Add(stuckAfter)):
+		w.rearm(ended.Add(stuckAfter))
 		w.mu.Unlock()
 		a.expire()
 		return
 	}
 	w.stuck = true
+	w.taken = those(a.runs(), w.jobs.isGivenUp)
+	taken := w.taken
 	t, first := takeTicket(a.runs()), a.runs()[0]
 	first.ticket.slot = t.slot // which stays in use
 	w.mu.Unlock()
-	w.jobs.hang(a.runs(), 1)
-	w.admission.takeBack(first.sub, ticket{place: t.place}, now, flow.End{Began: a.started, Who: first.who(), Outcome: flow.Timeout})
+	w.jobs.hang(first.sub, len(a.runs()), 1)
+	w.admission.takeBack(first.sub, ticket{place: t.place}, now, flow.End{Began: a.started, Who: first.who(), Outcome: outcome})
 	for _, d := range a.runs() {
 		w.observe(d, Event{Kind: EventStuck, Time: now, Duration: now.Sub(a.started), Err: errStuck})
+	}
+	for _, d := range taken {
+		w.jobs.takeAway(d, a.started, now)
 	}
 }
 

@@ -32,23 +32,24 @@ type Entry struct {
 
 	// Reason says why the message is dead, in one word:
 	//
-	//	exhausted      the last attempt failed
-	//	expired        its deadline has passed, or the next attempt would be too late for it or for MaxAge
-	//	outage         what its handler depends on was overloaded or down for days
-	//	poison         no attempt can succeed
-	//	undecodable    the body is not what the handler expects
-	//	validation     a service refused the content
-	//	panic          the handler panicked once more
-	//	timeout        the handler ran into its timeout once more
-	//	unclassified   no rule knows the error, and it did not go away
-	//	ambiguous      the effect of the failed call is unknown, and must not happen twice
-	//	crash-loop     the message seems to kill its worker
-	//	oversize       the message is over the limit of the worker
-	//	refused        the broker will not take its retry: too large, or characters it does not allow
-	//	unreadable     what the broker delivered cannot be read as a message
-	//	unroutable     no handler takes its topic
-	//	redrive-limit  it came back from the dead-letter topic too often
-	//	operator       somebody decided so
+	//	exhausted        the last attempt failed
+	//	expired          its deadline has passed, or the next attempt would be too late for it or for MaxAge
+	//	outage           what its handler depends on was overloaded or down for days
+	//	poison           no attempt can succeed
+	//	undecodable      the body is not what the handler expects
+	//	validation       a service refused the content
+	//	panic            the handler panicked once more
+	//	timeout          the handler ran into its timeout once more
+	//	unclassified     no rule knows the error, and it did not go away
+	//	ambiguous        the effect of the failed call is unknown, and must not happen twice
+	//	crash-loop       the message seems to kill its worker
+	//	oversize         the message is over the limit of the worker
+	//	refused          the broker will not take its retry: too large, or characters it does not allow
+	//	unreadable       what the broker delivered cannot be read as a message
+	//	unroutable       no handler takes its topic
+	//	redrive-limit    it came back from the dead-letter topic too often
+	//	operator         somebody decided so
+	//	skipped-by-hand  a person took it away from its handler, or from its place in a worker
 	//
 	// The list is open: a classification rule may bring words of its own.
 	Reason string

@@ -42,6 +42,12 @@ type Options struct {
 	// that their context has ended, before /livez fails. Negative means for ever.
 	// Default 10 min.
 	StuckFor time.Duration
+
+	// Token lets people control the worker, which has to be a Controlled: it adds
+	// POST /pause, /resume, /skip and /drain for requests with the header
+	// "Authorization: Bearer TOKEN". HandlerFor panics if it has fewer than 16 bytes.
+	// Empty means no actions.
+	Token string
 }
 
 const (
@@ -83,6 +89,7 @@ func HandlerFor(w Worker, o Options) http.Handler {
 	probe("/readyz", func(*http.Request) []string { return w.Status().unready() })
 	probe("/startupz", func(*http.Request) []string { return w.Status().unopened() })
 	mux.HandleFunc("GET /statusz", func(rw http.ResponseWriter, r *http.Request) { w.Status().write(rw, r) })
+	o.control(mux, w)
 	return mux
 }
 
@@ -194,10 +201,11 @@ func (s Status) String() string {
 
 const page = `{{stage}}
 {{with broker}}{{.}}
+{{end}}{{range .ByHand}}paused by hand: {{.}}
 {{end}}{{range .Loops}}loop "{{.Name}}" is late by {{.Late}}
 {{end}}{{range .Topics}}
 {{.Name}}: {{.Running}} of {{.Slots}} slots run{{if .Stuck}}, {{.Stuck}} stuck{{end}}; {{.InFlight}} messages in flight, {{.Waiting}} wait, {{.Dying}} die{{if not .Oldest.IsZero}}; the oldest came {{ago .Oldest}}{{end}}
-{{with .Pause}}  paused for {{for .Since}}{{if not .Next.IsZero}}, next probe in {{in .Next}}{{end}}: {{.Cause}}
+{{with .Pause}}  paused for {{for .Since}}{{if not .Next.IsZero}}, {{if .ByHand}}ends{{else}}next probe{{end}} in {{in .Next}}{{end}}: {{.Cause}}
 {{end}}  10 min: {{.Attempts10m}} attempts, {{.DeadLetters10m}} dead letters; last success {{ago .LastSuccess}}
   dependency {{.Dependency}}: limit {{printf "%.3g" .Limit}}{{with .Budget}}, budget {{printf "%.1f of %.0f" .Tokens .Capacity}} tokens, {{.Waiting}} retries wait for one{{end}}
   policy: {{with .Policy}}{{.MaxAttempts}} attempts in {{.MaxAge}}, delay up to {{.MaxDelay}}, timeout {{.Timeout}}{{end}}

@@ -42,7 +42,8 @@ func full() health.Status {
 		At: noon, State: health.Running, Since: noon.Add(-time.Hour), Opened: noon.Add(-time.Hour),
 		Broker: health.Connection{State: health.Running, Since: noon.Add(-time.Hour), Error: "i/o timeout", ErrorAt: noon.Add(-2 * time.Hour),
 			Partitions: []health.Partition{{Topic: "orders", Partition: 3, Position: 12, Lag: 5, LastRecord: noon.Add(-time.Hour), StalledSince: noon.Add(-59 * time.Minute)}}},
-		Loops: []health.Loop{{Name: "settle", Late: health.Duration(2 * time.Second)}},
+		Loops:  []health.Loop{{Name: "settle", Late: health.Duration(2 * time.Second)}},
+		ByHand: []health.ByHand{{Tenant: "acme", Since: noon.Add(-time.Minute), Until: noon.Add(time.Hour), By: "ada", Why: "too loud"}},
 		Topics: []health.Topic{{
 			Name: "orders", Slots: 10, Running: 3, Stuck: 1, InFlight: 12, Waiting: 4, Dying: 1, Oldest: noon.Add(-90 * time.Second),
 			LastSuccess: noon.Add(-4 * time.Minute), Attempts10m: 20, DeadLetters10m: 2, Dependency: "bank", Limit: 0.05,
@@ -56,6 +57,7 @@ func full() health.Status {
 func TestStatusAsText(t *testing.T) {
 	const want = `running for 1h0m0s
 connected to the broker for 1h0m0s; last error of the broker 2h0m0s ago: i/o timeout
+paused by hand: tenant acme, since 2026-11-30T11:59:00Z, until 2026-11-30T13:00:00Z, by ada: too loud
 loop "settle" is late by 2s
 
 orders: 3 of 10 slots run, 1 stuck; 12 messages in flight, 4 wait, 1 die; the oldest came 1m30s ago

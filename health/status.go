@@ -12,6 +12,7 @@ type Status struct {
 	Broker Connection `json:"broker,omitzero"`
 	Topics []Topic    `json:"topics,omitempty"` // in the order in which they were registered
 	Loops  []Loop     `json:"loops,omitempty"`  // those that are late
+	ByHand []ByHand   `json:"byHand,omitempty"` // what people have paused, oldest first
 }
 
 // State is where a worker is in its life.
@@ -41,7 +42,7 @@ type Topic struct {
 	DeadLetters10m uint64    `json:"deadLetters10m"`       // that became durable in the last ten minutes
 	Dependency     string    `json:"dependency"`           // that the handlers call; its own name unless topics share one
 	Limit          float64   `json:"limit"`                // runs that the dependency is given at once; below 1 single runs try it out
-	Pause          *Pause    `json:"pause,omitempty"`      // of the dependency
+	Pause          *Pause    `json:"pause,omitempty"`      // of the topic or its dependency
 	Budget         *Budget   `json:"budget,omitempty"`     // nil if retries need no token
 	Policy         Policy    `json:"policy"`               // of retries
 }
@@ -51,7 +52,7 @@ type Pause struct {
 	Cause  string    `json:"cause"`
 	Since  time.Time `json:"since,omitzero"`
 	Next   time.Time `json:"next,omitzero"`    // when the next single run may start; zero if that is not known
-	ByHand bool      `json:"byHand,omitempty"` // it lasts until a person ends it
+	ByHand bool      `json:"byHand,omitempty"` // a person asked for it; Next is its end, if that is known
 }
 
 // Budget is that for the retries of a dependency.

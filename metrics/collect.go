@@ -11,7 +11,7 @@ type descs struct {
 	attempts, deliveries, settlements, leasesLost, deadLetters, discarded   *prometheus.Desc
 	settleErrors, letterErrors, deadlineErrors, extensions, extensionErrors *prometheus.Desc
 	inFlight, running, held, stuck, oldest, lastSuccess                     *prometheus.Desc
-	deferred, paused, pauses, receiveErrors, topicErrors                    *prometheus.Desc
+	deferred, paused, pauses, byHand, receiveErrors, topicErrors            *prometheus.Desc
 	lettersRefused, returned, receiptErrors, receiptsLost, stalled          *prometheus.Desc
 	backlog, backlogOldest, letters, lettersOldest, asks                    *prometheus.Desc
 }
@@ -45,6 +45,7 @@ func newDescs() descs {
 		lastSuccess:   desc("redrive_last_success_timestamp_seconds", "When a handler last succeeded; 0 if none has.", "topic"),
 		paused:        desc("redrive_paused", "1 while single runs try the dependency out, because practically none succeeds, or while it is paused by hand; otherwise 0.", "dependency"),
 		pauses:        desc("redrive_pauses_total", "Times that the dependency began to pause.", "dependency"),
+		byHand:        desc("redrive_paused_by_hand", "How many topics, dependencies and tenants people have paused through the worker. The log and /statusz have their names.", "end"),
 		receiveErrors: desc("redrive_receive_errors_total", "Failures to receive, each of which is tried again."),
 		topicErrors: desc("redrive_topic_errors_total",
 			"Times that the worker could receive nothing from the topic while others went on, as after its queue was deleted: a few a minute while that lasts.", "topic"),
@@ -66,7 +67,7 @@ func (d *descs) all() []*prometheus.Desc {
 		d.attempts, d.deliveries, d.settlements, d.leasesLost, d.deadLetters, d.discarded,
 		d.settleErrors, d.letterErrors, d.deadlineErrors, d.extensions, d.extensionErrors,
 		d.inFlight, d.running, d.held, d.stuck, d.oldest, d.lastSuccess,
-		d.deferred, d.paused, d.pauses, d.receiveErrors, d.topicErrors, d.lettersRefused,
+		d.deferred, d.paused, d.pauses, d.byHand, d.receiveErrors, d.topicErrors, d.lettersRefused,
 		d.returned, d.receiptErrors, d.receiptsLost, d.stalled,
 		d.backlog, d.backlogOldest, d.letters, d.lettersOldest, d.asks,
 	}
@@ -122,6 +123,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	s.counter(d.receiveErrors, m.receiveErrors.Load())
 	s.counter(d.receiptErrors, m.receiptErrors.Load())
 	s.counter(d.receiptsLost, m.receiptsLost.Load())
+	for i, end := range ends {
+		s.gauge(d.byHand, float64(m.byHand[i].Load()), end)
+	}
 	for name, of := range m.dependencies {
 		s.pauses(d, of, name)
 	}

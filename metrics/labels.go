@@ -94,6 +94,14 @@ var results = [...]string{success: "success", failure: "failure"}
 // backlogStates are what messages do in the broker.
 var backlogStates = [...]string{"ready", "taken", "delayed"}
 
+// Whether a pause by hand has an end.
+const (
+	timed = iota
+	endless
+)
+
+var ends = [...]string{timed: "timed", endless: "none"}
+
 // noClass is the index of the class of a success.
 const noClass = 0
 
@@ -111,12 +119,12 @@ func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
 var reasons = [...]string{
 	"exhausted", "expired", "outage", "poison",
 	"undecodable", "validation", "panic", "timeout", "unclassified",
-	"ambiguous", "crash-loop", "oversize", "refused", "unreadable", "unroutable", "redrive-limit", "operator",
+	"ambiguous", "crash-loop", "oversize", "refused", "unreadable", "unroutable", "redrive-limit", "operator", "skipped-by-hand",
 	other,
 }
 
 // deferrals are why runs are put off. They end with other.
-var deferrals = [...]string{"budget", "crash-loop", "dependency", "poison", "room", "start-after", other}
+var deferrals = [...]string{"budget", "crash-loop", "dependency", "paused", "poison", "room", "start-after", other}
 
 func reasonOf(entry *dlq.Entry) int {
 	if entry == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/health"
 )
 
 // Metrics counts the events of one Consumer. Make one with [New], put it into
@@ -31,6 +32,7 @@ type Metrics struct {
 	receiptErrors atomic.Uint64
 	receiptsLost  atomic.Uint64
 	followed      atomic.Pointer[followed] // nil until Follow
+	byHand        [len(ends)]atomic.Int64
 
 	descs      descs
 	histograms histograms
@@ -63,6 +65,8 @@ func (m *Metrics) Observe(ctx context.Context, e consumer.Event) {
 		m.pauses(&e, 1)
 	case consumer.EventResumed:
 		m.pauses(&e, -1)
+	case consumer.EventByHand:
+		m.pausedByHand(e.ByHand)
 	case consumer.EventReceiptDropped:
 		m.receiptsLost.Add(1)
 	case consumer.EventError:
@@ -93,6 +97,18 @@ func (m *Metrics) pauses(e *consumer.Event, change int64) {
 	if d.paused.Add(change); change > 0 {
 		d.pauses.Add(1)
 	}
+}
+
+// pausedByHand takes in what is paused now.
+func (m *Metrics) pausedByHand(pauses []health.ByHand) {
+	withEnd := 0
+	for _, p := range pauses {
+		if !p.Until.IsZero() {
+			withEnd++
+		}
+	}
+	m.byHand[timed].Store(int64(withEnd))
+	m.byHand[endless].Store(int64(len(pauses) - withEnd))
 }
 
 func (m *Metrics) series(topic string) *series {

@@ -104,6 +104,7 @@ func workersBoard(t table) dashboard {
 		{"Dependencies", []graph{
 			b.highest("Paused", "redrive_paused", "dependency").with(
 				b.show("pauses", "redrive_pauses_total", "dependency"), b.highest("by hand", "redrive_limit_paused", "dependency")),
+			b.highest("Paused through the worker", "redrive_paused_by_hand", "end"),
 			b.show("Limit", "redrive_limit", "dependency").with(
 				b.show("at most", "redrive_limit_slots", "dependency"), b.show("running", "redrive_limit_running", "dependency")),
 			b.show("Failing", "redrive_limit_failing", "dependency").with(b.show("sampled", "redrive_limit_sampled", "dependency")),
