@@ -103,7 +103,7 @@ all is well, 1 if something failed, 2 if the command was called wrongly, 3 if a
 part was done, and 130 if it was interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-	}, newStorm(), newPlan(), newConfig(streams), newDLQ(streams, brief), newServe(streams, open), newService(streams, open), newDoctor(streams, open))
+	}, newStorm(), newPlan(), newConfig(streams), newDLQ(streams, brief), newServe(streams, open), newService(streams, open), newWorker(streams), newDoctor(streams, open))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	// Groups can run to refuse what is no command of theirs, and are of no other use.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
