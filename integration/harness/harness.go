@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	startTimeout = 5 * time.Minute // beside other work; one that fails ends at once
+	// startTimeout is enough beside other work. A broker that fails ends at once.
+	startTimeout = 5 * time.Minute
 	stopTimeout  = 30 * time.Second
 	pollEvery    = 100 * time.Millisecond
 )
