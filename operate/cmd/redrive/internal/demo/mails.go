@@ -63,12 +63,16 @@ func (d *demo) send(ctx context.Context, m struct{ To string }) error {
 	return classify.FromResponse(resp)
 }
 
-// publishMails has the shop send mails until ctx ends.
+// publishMails has the shop send mails until ctx ends. The first is damaged, and its dead
+// letter is one that nobody collects.
 func (d *demo) publishMails(ctx context.Context, broker brokers.Broker) error {
 	tick := time.NewTicker(mailEvery)
 	defer tick.Stop()
 	for n := 1; ; n++ {
 		m := brokers.Message{ID: fmt.Sprintf("mail-%05d", n), Body: fmt.Appendf(nil, `{"to":"cus-%04d@example.com"}`, n%997)}
+		if n == 1 {
+			m.Body = m.Body[:10]
+		}
 		if d.traces.Parent != nil {
 			m.Headers = append(m.Headers, brokers.Header{Name: "traceparent", Value: d.traces.Parent()})
 		}
