@@ -127,6 +127,7 @@ type delivery struct {
 	received  time.Duration
 	low, high time.Duration // the lease runs until then at least, and at most
 	excused   bool          // the lease may run out
+	stale     bool          // the settlement under way is to be told so, by a fault
 	toldAt    time.Duration // the worker knows that it is lost
 	freed     bool          // its token is back
 	settled   bool          // and the worker knows
@@ -347,6 +348,7 @@ func (c *checker) takeFault(e *event) {
 		if e.Err == leaseLost || e.Err != fine && e.Note == "extend" {
 			for _, d := range f.open {
 				d.excused = true
+				d.stale = e.Err == leaseLost && e.Note == "settle" && d.asked > 0
 			}
 		}
 	case !c.scenario.served:

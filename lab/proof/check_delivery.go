@@ -476,7 +476,8 @@ func (w *life) halting() bool { return w.stopping > 0 || w.crashed > 0 || w.clos
 // takeSettled takes in what became of a settlement.
 func (c *checker) takeSettled(e *event, d *delivery) {
 	f, w := d.fate, d.worker
-	if e.Err == alreadySettled { // by an earlier call whose answer got lost
+	d.excused, d.stale = d.excused || d.stale, false // it may have been extended since the fault
+	if e.Err == alreadySettled {                     // by an earlier call whose answer got lost
 		c.settledBy[e.Action]++
 	}
 	if e.Err != fine {

@@ -101,6 +101,26 @@ func TestCheckOfSmallRecords(t *testing.T) {
 			{At: 8, Kind: down, Worker: 1},
 		}
 	}
+	// refused has the ack of m0 refused as if its lease were lost, while the lease is
+	// extended. A fault may be the reason.
+	refused := func(r *record, fault bool) {
+		again := slices.Clone(r.events[3:8])
+		for i := range again {
+			again[i].At += 31 * time.Second
+			again[i].Until, again[i].Delivery, again[i].Abandoned = time.Minute, 2, 1
+		}
+		told, end := r.events[7], r.events[8:]
+		told.Err = leaseLost
+		extension := event{At: 4, Kind: extended, ID: "m0", Topic: "orders", Worker: 1, Delivery: 1, Until: 31 * time.Second, Delay: 31 * time.Second}
+		events := slices.Clone(r.events[:7])
+		if fault {
+			events = append(events, event{At: 4, Kind: faulted, ID: "m0", Err: leaseLost, Note: "settle"})
+		}
+		for i := range end {
+			end[i].At += 32 * time.Second
+		}
+		r.events = slices.Concat(events, []event{extension, told}, again, end)
+	}
 	// moved has m0 kill its workers, and then lie among the dead letters as it is.
 	moved := func(r *record, kills int, ordered, byBroker bool) {
 		killer := *s
@@ -162,6 +182,8 @@ func TestCheckOfSmallRecords(t *testing.T) {
 		}, promiseInnocent},
 		{"too slow to stop", func(r *record) { r.events[10].At = time.Minute }, promiseShutdown},
 		{"stopped by itself", func(r *record) { r.events = append(r.events[:8:8], r.events[9:]...) }, promiseShutdown},
+		{"told by a fault that its lease is lost, and extended", func(r *record) { refused(r, true) }, ""},
+		{"told so for no reason", func(r *record) { refused(r, false) }, promiseLease},
 		{"settled after its lease", func(r *record) {
 			for i := 6; i < len(r.events); i++ {
 				r.events[i].At += time.Minute
