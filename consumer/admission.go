@@ -579,10 +579,7 @@ const (
 // deferStart has the broker bring d again when it may start: v is the status of
 // its dependency. mu is held.
 func (p *pipeline) deferStart(d *delivery, v flow.Status, now time.Time, why deferral) {
-	if d.token { // a budget may be slow
-		d.token = false
-		go d.budget().Refund(now)
-	}
+	d.refundSoon(now)
 	if p.isSkipped(d) {
 		return
 	}

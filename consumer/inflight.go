@@ -240,6 +240,14 @@ func (d *delivery) refund(now time.Time) {
 	d.token = false
 }
 
+// refundSoon is refund under a lock, as a budget may be slow.
+func (d *delivery) refundSoon(now time.Time) {
+	if d.token {
+		d.token = false
+		go d.budget().Refund(now)
+	}
+}
+
 // succeededSince reports whether a run of the dependency of d, or of the name that
 // d depends on, has succeeded since t, and not long before or after now: another
 // goroutine may have been a moment later, and faster to say so.

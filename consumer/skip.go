@@ -152,7 +152,8 @@ func (p *pipeline) skip(d *delivery, why *skipping) bool {
 	if open && (p.keys.leave(d) || at == waiting) { // nobody else looks at it
 		if open = at == queued || p.to(d, queued); open {
 			p.skips.set(d, why)
-			p.endWait(d)
+			d.refundSoon(time.Now())
+			d.own().judgement = nil
 			p.deadLetter(d, reasonSkipped, why.letter)
 		}
 		p.mu.Unlock()
@@ -168,17 +169,6 @@ func (p *pipeline) skip(d *delivery, why *skipping) bool {
 		}
 	}
 	return open
-}
-
-// endWait has d let go of what it has from its time in line. mu is held.
-func (p *pipeline) endWait(d *delivery) {
-	if d.token { // a budget may be slow
-		d.token = false
-		go d.budget().Refund(time.Now())
-	}
-	if d.judgement != nil {
-		d.own().judgement = nil
-	}
 }
 
 // isSkipped reports whether a person has skipped d, which cannot start or wait then,

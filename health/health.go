@@ -9,6 +9,7 @@
 //	    connected, and is not draining.
 //	  - /startupz fails until the topology is verified. The body has the refusal.
 //	  - /statusz is a [Status], as text, or as JSON with ?format=json.
+//	  - With Options.Token, POST /pause, /resume, /skip and /drain control the worker.
 //
 // A broker that is away, a pause, a rebalance, an outage of a dependency and a slow
 // store never fail /livez: no restart would cure them. No answer delays a handler.
