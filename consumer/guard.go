@@ -167,7 +167,7 @@ func outcomeOf(v classify.Verdict, timedOut bool) flow.Outcome {
 	return flow.Unknown
 }
 
-// identity tells messages, or the names of dependencies, apart: FNV-1a.
+// identity tells the names of dependencies apart: FNV-1a.
 func identity(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"hash/maphash"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -199,12 +200,15 @@ func (d *delivery) isRunning() bool { return state(d.state.Load()) == running }
 
 func (d *delivery) isWaiting() bool { return state(d.state.Load()) == waiting }
 
+// whoSeed is for who: the identities of messages are this process's own.
+var whoSeed = maphash.MakeSeed()
+
 // who tells messages, or the names that they depend on, apart.
 func (d *delivery) who() uint64 {
 	if d.name != 0 {
 		return d.name
 	}
-	return identity(keyOf(&d.Message))
+	return maphash.String(whoSeed, keyOf(&d.Message))
 }
 
 // lastFailure returns the last one in the history of d; zero if there is none.
