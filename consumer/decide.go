@@ -132,6 +132,9 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	// failures counts.
 	counts := d.returned() || d.sub.dependency.limiter == nil || d.succeededSince(d.meta.LastFailedAt, now)
 	c := circumstances{counts: counts, excused: d.meta.Excused}
+	if counts {
+		c.early = d.early(now)
+	}
 	o := outcomeOf(v, errors.Is(cause, classify.ErrAttemptTimeout))
 	if errors.Is(cause, ErrDeadline) { // the dependency had less than the usual time
 		o = flow.Neutral
@@ -202,6 +205,21 @@ const (
 	outageMost  = 7 * 24 * time.Hour
 )
 
+// While retries wait for tokens of the budget, too much fails to blame a message: in the
+// first hour its attempts do not end. It runs again when it has failed for twice as long.
+const leastAge = time.Hour
+
+// early is for how long d has failed, if that is too short for its last attempt;
+// otherwise zero.
+func (d *delivery) early(now time.Time) time.Duration {
+	if pacer := d.budget(); pacer != nil && d.isRetry() && !d.returned() {
+		if age := now.Sub(d.meta.FirstFailedAt); age < leastAge && pacer.Snapshot(now).Waiting > 0 {
+			return max(age, 0)
+		}
+	}
+	return 0
+}
+
 // outageEnd is until when d waits for the end of an outage. It has the default
 // MaxAge in any case: Open has seen to the retention for that. A retention of 0 is
 // unlimited.
@@ -221,6 +239,7 @@ func (d *delivery) outageEnd(retention time.Duration) time.Time {
 type circumstances struct {
 	counts  bool          // it is an attempt
 	spread  bool          // others fail, too
+	early   time.Duration // for which it has failed, if it counts and yet is not the last attempt
 	excused time.Duration // of the age, which does not count
 	end     time.Time     // of the wait for the end of an outage; zero if nothing is excused
 }
@@ -252,17 +271,30 @@ func (r *route) weigh(f retry.FailedRun, c circumstances, random float64) retry.
 	if c.spread && (v.Class == classify.ClassUnknown || v.Reason == reasonTimeout) {
 		v.MaxAttempts = 0
 	}
-	if c.counts {
-		return r.policy.Decide(f, random)
+	if !c.counts {
+		return r.uncounted(f, 0, random)
 	}
-	policy := r.policy
+	d := r.policy.Decide(f, random)
+	if d.DeadLetter && c.early > 0 {
+		if again := r.uncounted(f, c.early, random); again.Retry {
+			return again
+		}
+	}
+	return d
+}
+
+// uncounted decides on a failure that does not count. A message that has failed for so
+// long waits about as long again, within its longest delay.
+func (r *route) uncounted(f retry.FailedRun, long time.Duration, random float64) retry.Decision {
+	policy, share := r.policy, uncountedShare+(1-uncountedShare)*random
 	policy.MaxAttempts = math.MaxInt
 	b := &policy.Backoff
 	longest := max(uncountedCap, b.Base, b.Floor)
 	b.Cap = min(cmp.Or(b.Cap, longest), longest)
-	v.MaxAttempts = 0
+	b.Floor = max(b.Floor, time.Duration(share*float64(min(long, b.Cap))))
+	f.Verdict.MaxAttempts = 0
 	f.Attempt, f.Throttles = f.Attempt+f.Throttles, 0
-	d := policy.Decide(f, uncountedShare+(1-uncountedShare)*random)
+	d := policy.Decide(f, share)
 	d.Counted = false
 	return d
 }

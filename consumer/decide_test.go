@@ -17,6 +17,7 @@ func TestDecide(t *testing.T) {
 	ambiguous.Ambiguous = true
 	throttled := classify.Of(classify.Throttled(errors.New("slow down"), 0))
 	alone, beside, spread := circumstances{}, circumstances{counts: true}, circumstances{counts: true, spread: true}
+	early, hardly := circumstances{counts: true, early: 30 * time.Minute}, circumstances{counts: true, early: time.Minute}
 	for _, tt := range []struct {
 		name               string
 		verdict            classify.Verdict
@@ -34,6 +35,11 @@ func TestDecide(t *testing.T) {
 		{"up to nine minutes", transient, alone, 1, 99, 0, false, "", false, 405 * time.Second, 9 * time.Minute},
 		{"last attempt, nothing succeeds", transient, alone, 10, 0, 0, false, "", false, 384 * time.Second, 512 * time.Second},
 		{"last attempt beside a success", transient, beside, 10, 0, 0, false, "exhausted", true, 0, 0},
+		{"last attempt, but retries wait", transient, hardly, 10, 0, time.Minute, false, "", false, 395250 * time.Millisecond, 512 * time.Second},
+		{"failed for longer than the longest delay", transient, early, 10, 0, 30 * time.Minute, false, "", false, 485250 * time.Millisecond, 9 * time.Minute},
+		{"last but one, and retries wait", transient, early, 9, 0, 30 * time.Minute, false, "", true, 0, 256 * time.Second},
+		{"poison, and retries wait", poison, early, 2, 0, 30 * time.Minute, false, "poison", true, 0, 0},
+		{"too old, and retries wait", transient, early, 2, 0, 25 * time.Hour, false, "expired", true, 0, 0},
 		{"last but one beside a success", transient, beside, 9, 0, 0, false, "", true, 0, 256 * time.Second},
 		{"unknown, nothing succeeds", unknown, alone, 6, 0, 0, false, "", false, 24 * time.Second, 32 * time.Second},
 		{"unknown, only this message fails", unknown, beside, 6, 0, 0, false, "unclassified", true, 0, 0},

@@ -56,3 +56,38 @@ func TestRestartsDuringADeadLetterOutageAddNoRuns(t *testing.T) {
 		}
 	})
 }
+
+// While retries wait for tokens, the dependency is to blame: the attempts of no message
+// end in its first hour. After that they do.
+func TestNoLastAttemptWhileRetriesWait(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		outage      time.Duration // of half of the messages, two a second
+		until       time.Duration
+		least, most int // dead letters then
+	}{
+		{"the dependency recovers", 50 * time.Minute, 3 * time.Hour, 0, 0},
+		{"it does not, for an hour", 3 * time.Hour, 59 * time.Minute, 0, 0},
+		{"it never does", 3 * time.Hour, 3 * time.Hour, 100, 3 * 3600},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			broker, began := memory.New(memory.Options{}), time.Now()
+			cfg := guarded()
+			cfg.Retry.MaxAttempts = 8
+			w := start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
+				if string(m.Body) == "bad" && time.Since(began) < tt.outage {
+					return errBusy
+				}
+				return nil
+			}))
+			for time.Since(began) < tt.until {
+				publish(t, broker, "orders", "good", "bad")
+				sleep(time.Second)
+			}
+			if n := broker.Len("orders.dead"); n < tt.least || n > tt.most {
+				t.Errorf("%d are dead after %v, want %d to %d", n, tt.until, tt.least, tt.most)
+			}
+			w.mustShutdown()
+		})
+	}
+}

@@ -68,7 +68,13 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	var all []judgement
 	for _, v := range verdicts {
 		if may {
-			all = append(all, c.decide(d, p, v, d.attempt+1, d.throttles, 0))
+			j := c.decide(d, p, v, d.attempt+1, d.throttles, 0)
+			all = append(all, j)
+			if age := c.now - d.first; j.dies && j.reason != "expired" && d.first > 0 && age < leastAge+c.scenario.pace.slack {
+				early := c.uncounted(d, p, v)
+				early.high = max(early.high, min(age+c.scenario.pace.slack, uncountedCap)+time.Microsecond)
+				all = append(all, early)
+			}
 		}
 		if !must {
 			all = append(all, c.uncounted(d, p, v))
@@ -77,10 +83,17 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 	return all
 }
 
+// While retries wait for tokens, attempts do not end before leastAge. The checker does
+// not follow the budget: it allows that whenever a message is young enough.
+const (
+	leastAge     = time.Hour
+	uncountedCap = 9 * time.Minute
+)
+
 // uncounted is decide for a failure that is no attempt.
 func (c *checker) uncounted(d *delivery, p retry.Policy, v classify.Verdict) judgement {
 	const least = 0.75
-	longest := max(9*time.Minute, p.Backoff.Base, p.Backoff.Floor)
+	longest := max(uncountedCap, p.Backoff.Base, p.Backoff.Floor)
 	p.MaxAttempts = math.MaxInt
 	p.Backoff.Cap = min(or(p.Backoff.Cap, longest), longest)
 	v.MaxAttempts = 0
