@@ -1,9 +1,6 @@
 package brokers
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // Backlog is what a broker has of one topic, as it says itself: about, and as of a
 // moment ago. What it cannot tell is nil, or zero.
@@ -17,13 +14,4 @@ type Backlog struct {
 
 	// Oldest is when the oldest of all of them was published.
 	Oldest time.Time
-}
-
-// Counting is implemented by a Source that can say how much its broker has.
-type Counting interface {
-	// Backlogs asks the broker for each topic of the subscription, and for each topic
-	// that takes its dead letters, once. It makes as few calls as it can, and none on
-	// which a delivery or a settlement waits. With an error it returns those topics
-	// that it has answers for. ctx bounds it.
-	Backlogs(ctx context.Context) ([]Backlog, error)
 }

@@ -163,6 +163,13 @@ type Source interface {
 	// lease as it was. It is not called when Capabilities.Lease is 0.
 	Extend(ctx context.Context, lease time.Duration, ds []*Delivery) []error
 
+	// Backlogs asks the broker for each topic of the subscription, and for each topic
+	// that takes its dead letters, once. It makes as few calls as it can, and none on
+	// which a delivery or a settlement waits. With an error it returns those topics
+	// that it has answers for. ctx bounds it. An adapter whose broker cannot tell
+	// returns an error that is [errors.ErrUnsupported].
+	Backlogs(ctx context.Context) ([]Backlog, error)
+
 	// Close unblocks Receive, sends on what Settle has accepted, and releases
 	// what is received but unsettled. It may be called again.
 	Close(ctx context.Context) error

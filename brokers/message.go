@@ -38,7 +38,7 @@ const deadlineHeader = "redrive-deadline"
 
 // SetDeadline sets the time until which workers may run the message, in the header
 // redrive-deadline. After it the message is a dead letter: see
-// consumer.Topic.Deadline. The headers that m had are not changed.
+// consumer.TopicConfig.Deadline. The headers that m had are not changed.
 func (m *Message) SetDeadline(at time.Time) {
 	m.Headers = m.Headers.With(deadlineHeader, at.Format(time.RFC3339Nano))
 }

@@ -190,9 +190,9 @@ func (d *delivery) spent() (reason string, err error) {
 // HoldLimit is less: a broker that came that close may come no closer.
 const earlyLimit = 2 * time.Second
 
-var notYet = deferral{"start-after", errors.New("Topic.StartAfter has not passed since the message was published: it waits, uncounted")}
+var notYet = deferral{"start-after", errors.New("TopicConfig.StartAfter has not passed since the message was published: it waits, uncounted")}
 
-// postpone puts off the first run of d until Topic.StartAfter has passed. It
+// postpone puts off the first run of d until TopicConfig.StartAfter has passed. It
 // reports whether it did.
 func (p *pipeline) postpone(d *delivery) bool {
 	if d.sub.startAfter == 0 || !first(d.meta) || d.returned() {

@@ -165,7 +165,7 @@ type deferral struct {
 
 var (
 	noToken  = deferral{"budget", errors.New("the budget has no token for a retry: it waits, uncounted")}
-	noName   = deferral{"dependency", errors.New("what Topic.DependencyOf names is in trouble, and has its one slot: the message waits, uncounted")}
+	noName   = deferral{"dependency", errors.New("what TopicConfig.DependencyOf names is in trouble, and has its one slot: the message waits, uncounted")}
 	noSlot   = deferral{"room", errors.New("messages that were sent back have half of the slots, and there is no room to wait in the process: the broker brings it again, uncounted")}
 	noTrial  = deferral{"room", errors.New("it may have killed workers, and waits in the process neither for a slot nor for another that may have: the broker brings it again, uncounted")}
 	noRoom   = deferral{"room", errors.New("its dependency is overloaded, and there is no room to wait in the process: the broker brings it again, uncounted")}

@@ -21,7 +21,7 @@ import (
 
 // batches registers a batch handler that notes what it gets, and returns what
 // results makes of it.
-func batches(d *diary, settings consumer.Topic, results func(ctx context.Context, names []string) []error) func(*consumer.Consumer) {
+func batches(d *diary, settings consumer.TopicConfig, results func(ctx context.Context, names []string) []error) func(*consumer.Consumer) {
 	return func(c *consumer.Consumer) {
 		c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
 			names := make([]string, len(batch))
@@ -38,14 +38,14 @@ func allDone(context.Context, []string) []error { return nil }
 
 func TestBatchIsHandedOverWhenFullOrOld(t *testing.T) {
 	for name, tt := range map[string]struct {
-		settings consumer.Topic
+		settings consumer.TopicConfig
 		sent     []string // such as "1.5s 5"
 		want     []string
 	}{
-		"by both":              {consumer.Topic{BatchSize: 3, BatchWait: time.Second}, []string{"0s 1", "0s 2", "0s 3", "0s 4", "1.5s 5", "2.2s 6"}, []string{"0s 1+2+3", "1s 4", "2.5s 5+6"}},
-		"by the default":       {consumer.Topic{BatchSize: 1000}, []string{"0s 1"}, []string{"100ms 1"}},
-		"of one":               {consumer.Topic{BatchSize: 1, BatchWait: time.Hour}, []string{"0s 1"}, []string{"0s 1"}},
-		"larger than Prefetch": {consumer.Topic{BatchSize: 100}, slices.Repeat([]string{"0s x"}, 100), []string{"0s x" + strings.Repeat("+x", 99)}},
+		"by both":              {consumer.TopicConfig{BatchSize: 3, BatchWait: time.Second}, []string{"0s 1", "0s 2", "0s 3", "0s 4", "1.5s 5", "2.2s 6"}, []string{"0s 1+2+3", "1s 4", "2.5s 5+6"}},
+		"by the default":       {consumer.TopicConfig{BatchSize: 1000}, []string{"0s 1"}, []string{"100ms 1"}},
+		"of one":               {consumer.TopicConfig{BatchSize: 1, BatchWait: time.Hour}, []string{"0s 1"}, []string{"0s 1"}},
+		"larger than Prefetch": {consumer.TopicConfig{BatchSize: 100}, slices.Repeat([]string{"0s x"}, 100), []string{"0s x" + strings.Repeat("+x", 99)}},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			broker, d := memory.New(memory.Options{}), newDiary()
@@ -69,7 +69,7 @@ func TestBatchSettlesEachMessageByItsResult(t *testing.T) {
 		cfg := quiet()
 		cfg.Retry = every(time.Second, 5)
 		failed := map[string]bool{}
-		w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 5, BatchWait: time.Second}, func(_ context.Context, names []string) []error {
+		w := start(t, broker, cfg, batches(d, consumer.TopicConfig{BatchSize: 5, BatchWait: time.Second}, func(_ context.Context, names []string) []error {
 			results := make([]error, len(names))
 			for i := range names {
 				again := failed[names[i]]
@@ -129,7 +129,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 			d := newDiary()
 			cfg := quiet()
 			cfg.Retry = every(time.Second, 10)
-			w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, test.handler))
+			w := start(t, broker, cfg, batches(d, consumer.TopicConfig{BatchSize: 2, BatchWait: time.Second}, test.handler))
 			w.stopAfter(time.Hour)
 			dead := deadLetters(t, broker, "orders")
 			if len(dead) != 2 || len(d.lines) != 1+2*test.runs {
@@ -149,7 +149,7 @@ func TestDrainHandsOverTheBatchThatCollects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := tapWith("orders", "1", "2")
 		d := newDiary()
-		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 5, BatchWait: time.Hour}, allDone))
+		w := start(t, broker, quiet(), batches(d, consumer.TopicConfig{BatchSize: 5, BatchWait: time.Hour}, allDone))
 		time.Sleep(time.Minute)
 		began := time.Now()
 		w.mustShutdown()
@@ -168,7 +168,7 @@ func TestDrainInterruptsABatch(t *testing.T) {
 		d := newDiary()
 		cfg := quiet()
 		cfg.DrainTimeout = time.Second
-		w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2}, func(ctx context.Context, _ []string) []error {
+		w := start(t, broker, cfg, batches(d, consumer.TopicConfig{BatchSize: 2}, func(ctx context.Context, _ []string) []error {
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), consumer.ErrShutdown) {
 				t.Errorf("cause %v, want ErrShutdown", context.Cause(ctx))
@@ -195,7 +195,7 @@ func TestBatchLosesItsLeasesOneByOne(t *testing.T) {
 		d := newDiary()
 		cfg := quiet()
 		seen := record(&cfg)
-		w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, func(ctx context.Context, names []string) []error {
+		w := start(t, broker, cfg, batches(d, consumer.TopicConfig{BatchSize: 2, BatchWait: time.Second}, func(ctx context.Context, names []string) []error {
 			select {
 			case <-ctx.Done():
 				d.write("lost %v: %v", names, errors.Is(context.Cause(ctx), errChannel))
@@ -224,7 +224,7 @@ func TestBatchByKeyTakesOneOfAKey(t *testing.T) {
 		d := newDiary()
 		cfg := quiet()
 		cfg.OrderByKey = true
-		w := start(t, broker, cfg, batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, allDone))
+		w := start(t, broker, cfg, batches(d, consumer.TopicConfig{BatchSize: 2, BatchWait: time.Second}, allDone))
 		w.stopAfter(time.Minute)
 		d.expect(t, "0s a-1+b-1", "0s a-2+b-2", "1s a-3")
 		empty(t, broker, "orders")
@@ -251,7 +251,7 @@ func TestBatchMetaTellsEachAttempt(t *testing.T) {
 					t.Errorf("MetaFrom = %+v in a batch of %d, want zero, and no message", m, len(batch))
 				}
 				return nil
-			}, consumer.Topic{BatchSize: 2})
+			}, consumer.TopicConfig{BatchSize: 2})
 		})
 		w.stopAfter(time.Second)
 		if want := []string{"new of 2: 1 its ID", "old of 2: 5 key", "last of 1: 1 its ID"}; !slices.Equal(got, want) {
@@ -266,7 +266,7 @@ func TestBatchWithNoRepeatIsNotSplit(t *testing.T) {
 		broker := memory.New(memory.Options{})
 		d := newDiary()
 		publish(t, broker, "orders", "1", "2")
-		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 2, NoRepeat: true, HandlerTimeout: time.Minute},
+		w := start(t, broker, quiet(), batches(d, consumer.TopicConfig{BatchSize: 2, NoRepeat: true, HandlerTimeout: time.Minute},
 			func(ctx context.Context, names []string) []error {
 				<-ctx.Done()
 				return []error{ctx.Err(), ctx.Err()}
@@ -287,7 +287,7 @@ func TestBatchOfDifferentFailuresIsNotSplit(t *testing.T) {
 		publish(t, broker, "orders", "1", "2")
 		busy := classify.Transient(errors.New("busy"))
 		runs := 0
-		w := start(t, broker, quiet(), batches(d, consumer.Topic{BatchSize: 2}, func(context.Context, []string) []error {
+		w := start(t, broker, quiet(), batches(d, consumer.TopicConfig{BatchSize: 2}, func(context.Context, []string) []error {
 			if runs++; runs == 1 {
 				return []error{busy, classify.Throttled(busy, 10*time.Minute)}
 			}

@@ -133,7 +133,7 @@ func TestPartsOfABatchShareTheirToken(t *testing.T) {
 					}
 				}
 				return results
-			}, consumer.Topic{BatchSize: 8})
+			}, consumer.TopicConfig{BatchSize: 8})
 		})
 		w.stopAfter(time.Minute)
 		if b.granted != 8 || b.given != 8 {
@@ -219,7 +219,7 @@ func TestWaitForATokenIsWithinThePolicy(t *testing.T) {
 		policy := every(time.Second, 3)
 		policy.Backoff.Cap, policy.MaxRetryAfter, policy.EnvironmentDelay = 10*time.Second, 7*time.Second, 5*time.Second
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.HandleWith("orders", func(context.Context, *brokers.Message) error { return errBusy }, consumer.Topic{Retry: &policy})
+			c.HandleWith("orders", func(context.Context, *brokers.Message) error { return errBusy }, consumer.TopicConfig{Retry: &policy})
 			c.Handle("mails", func(context.Context, *brokers.Message) error { return nil })
 		})
 		w.stopAfter(time.Minute)

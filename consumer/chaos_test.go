@@ -126,16 +126,16 @@ func runChaos(t *testing.T, seed uint64) {
 	begin := func() *worker {
 		return start(t, broker, cfg, func(w *consumer.Consumer) {
 			w.Handle("single", single)
-			w.HandleWith("shared", single, consumer.Topic{Concurrency: 3})
-			w.HandleWith("also", single, consumer.Topic{Dependency: "shared"})
-			w.HandleWith("tenants", single, consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }})
+			w.HandleWith("shared", single, consumer.TopicConfig{Concurrency: 3})
+			w.HandleWith("also", single, consumer.TopicConfig{Dependency: "shared"})
+			w.HandleWith("tenants", single, consumer.TopicConfig{DependencyOf: func(m *brokers.Message) string { return m.Key }})
 			w.HandleBatch("batch", func(ctx context.Context, batch []consumer.Item) []error {
 				var ids []string
 				for _, item := range batch {
 					ids = append(ids, item.Message.ID)
 				}
 				return c.run(ctx, ids...)
-			}, consumer.Topic{BatchSize: 20})
+			}, consumer.TopicConfig{BatchSize: 20})
 		})
 	}
 	topics := []string{"single", "shared", "also", "tenants", "batch"}

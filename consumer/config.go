@@ -117,7 +117,7 @@ type Config struct {
 	Guard Guard
 
 	// Guards are those of dependencies that need other settings, by name: the
-	// topic or Topic.Dependency.
+	// topic or TopicConfig.Dependency.
 	Guards map[string]Guard
 
 	// NoRepeat says that a handler must not run again after a run that may have
@@ -132,8 +132,9 @@ type Config struct {
 	// Rules classify errors before the built-in rules, see classify.Of.
 	Rules []classify.Rule
 
-	// Middleware wraps every handler; the first is outermost.
-	Middleware []Middleware
+	// Middleware wraps every handler; the first is outermost. It sees every run,
+	// retries included, after the pipeline has decided to run it.
+	Middleware []func(Handler) Handler
 
 	// Observers see every event, in order, on the goroutine that it happens
 	// on: they must be quick and must not block.
@@ -164,19 +165,19 @@ type Config struct {
 	Random func() float64
 }
 
-// Topic overrides settings of Config for one topic. The zero value changes
+// TopicConfig overrides settings of Config for one topic. The zero value changes
 // nothing.
-type Topic struct {
+type TopicConfig struct {
 	DeadLetter     string
 	Retry          *retry.Policy // replaces the policy as a whole
 	MaxAttempts    int           // replaces only the policy's MaxAttempts
 	HandlerTimeout time.Duration
 	MaxBody        int
 	Concurrency    int
-	Prefetch       int             // default that of Config, or Concurrency if only this is set
-	NoRepeat       bool            // adds to that of Config
-	Rules          []classify.Rule // asked before those of Config
-	Middleware     []Middleware    // inside that of Config
+	Prefetch       int                     // default that of Config, or Concurrency if only this is set
+	NoRepeat       bool                    // adds to that of Config
+	Rules          []classify.Rule         // asked before those of Config
+	Middleware     []func(Handler) Handler // inside that of Config
 
 	// Dependency names what the handler depends on, such as "payments". Topics
 	// that name the same one share its limit and its budget. Default: the
@@ -387,7 +388,7 @@ type route struct {
 }
 
 // newRoute resolves the settings of topic; handlers are set by the caller.
-func newRoute(c Config, topic string, t Topic) (*route, error) {
+func newRoute(c Config, topic string, t TopicConfig) (*route, error) {
 	field := fmt.Sprintf("Topic(%q)", topic)
 	faults := []error{
 		below(field+".MaxAttempts", t.MaxAttempts, 0, "use 1 or more, or 0 for that of Config.Retry"),

@@ -78,7 +78,7 @@ func allWrong() consumer.Config {
 		CrashLimit:     -2,
 		MaxBody:        -1,
 		Rules:          []classify.Rule{nil},
-		Middleware:     []consumer.Middleware{pass, nil},
+		Middleware:     []func(consumer.Handler) consumer.Handler{pass, nil},
 		Observers:      []consumer.Observer{nil},
 		Guard: consumer.Guard{
 			Limiter: flow.New(1, rand.Float64), Off: true,
@@ -207,60 +207,62 @@ func TestFaultsOfRegistrations(t *testing.T) {
 			`consumer: Topic("orders"): the handler is nil: pass a function`},
 		{"JSON of nil", func(c *consumer.Consumer) { c.Handle("orders", consumer.JSON[int](nil)) },
 			`consumer: Topic("orders"): the handler is nil: pass a function`},
-		{"nil batch handler", func(c *consumer.Consumer) { c.HandleBatch("orders", nil, consumer.Topic{BatchSize: 1}) },
+		{"nil batch handler", func(c *consumer.Consumer) { c.HandleBatch("orders", nil, consumer.TopicConfig{BatchSize: 1}) },
 			`consumer: Topic("orders"): the handler is nil: pass a function`},
 		{"empty topic", func(c *consumer.Consumer) { c.Handle("", done) },
 			`consumer: Topic(""): the topic has no name: name the topic to receive from`},
 		{"duplicate topic", func(c *consumer.Consumer) { c.Handle("orders", done); c.Handle("orders", done) },
 			`consumer: Topic("orders"): is registered twice: register one handler per topic`},
 		{"duplicate with another guard", func(c *consumer.Consumer) {
-			c.HandleWith("orders", done, consumer.Topic{Dependency: "payments"})
-			c.HandleWith("orders", done, consumer.Topic{Dependency: "mails"})
+			c.HandleWith("orders", done, consumer.TopicConfig{Dependency: "payments"})
+			c.HandleWith("orders", done, consumer.TopicConfig{Dependency: "mails"})
 		}, `consumer: Topic("orders"): is registered twice: register one handler per topic`},
 		{"slots and room", func(c *consumer.Consumer) {
-			c.HandleWith("orders", done, consumer.Topic{Concurrency: -1, Prefetch: -1})
+			c.HandleWith("orders", done, consumer.TopicConfig{Concurrency: -1, Prefetch: -1})
 		}, `
 consumer: Topic("orders").Concurrency: -1 is out of range: use 1 to 1048576, or 0 for that of Config
 consumer: Topic("orders").Prefetch: -1 is out of range: use 1 to 1048576, or 0 for that of Config`},
 		{"duplicate of another kind", func(c *consumer.Consumer) {
 			c.Handle("orders", done)
-			c.HandleBatch("orders", doneBatch, consumer.Topic{BatchSize: 1})
+			c.HandleBatch("orders", doneBatch, consumer.TopicConfig{BatchSize: 1})
 		}, `consumer: Topic("orders"): is registered twice: register one handler per topic`},
 		{"dead letters to the topic itself", func(c *consumer.Consumer) {
-			c.HandleWith("orders", done, consumer.Topic{DeadLetter: "orders"})
-			c.HandleWith("refunds", done, consumer.Topic{DeadLetter: "*"})
+			c.HandleWith("orders", done, consumer.TopicConfig{DeadLetter: "orders"})
+			c.HandleWith("refunds", done, consumer.TopicConfig{DeadLetter: "*"})
 		}, `
 consumer: Topic("orders").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as "*-dead" does
 consumer: Topic("refunds").DeadLetter: it names the topic itself, which would receive its dead letters again as messages: name another topic, as "*-dead" does`},
 		{"dead letters to a topic registered before", func(c *consumer.Consumer) {
 			c.Handle("refunds", done)
-			c.HandleWith("orders", done, consumer.Topic{DeadLetter: "refunds"})
+			c.HandleWith("orders", done, consumer.TopicConfig{DeadLetter: "refunds"})
 		}, `consumer: Topic("orders"): "refunds" is a topic and a dead-letter topic at once: consume dead letters with a Consumer of its own`},
 		{"dead letters to a topic registered later", func(c *consumer.Consumer) {
 			c.Handle("orders", done)
 			c.Handle("orders.dead", done)
 		}, `consumer: Topic("orders.dead"): "orders.dead" is a topic and a dead-letter topic at once: consume dead letters with a Consumer of its own`},
-		{"time that does not pass", func(c *consumer.Consumer) { c.HandleWith("orders", done, consumer.Topic{Deadline: -1, StartAfter: -1}) }, `
+		{"time that does not pass", func(c *consumer.Consumer) {
+			c.HandleWith("orders", done, consumer.TopicConfig{Deadline: -1, StartAfter: -1})
+		}, `
 consumer: Topic("orders").Deadline: -1ns is out of range: use a positive duration, or 0 for none
 consumer: Topic("orders").StartAfter: -1ns is out of range: use a positive duration, or 0 for none`},
 		{"deadline at the start", func(c *consumer.Consumer) {
-			c.HandleWith("orders", done, consumer.Topic{Deadline: time.Second, StartAfter: time.Second})
+			c.HandleWith("orders", done, consumer.TopicConfig{Deadline: time.Second, StartAfter: time.Second})
 		}, `consumer: Topic("orders").StartAfter: 1s is not less than the Deadline of 1s: no message would run: use a shorter one`},
-		{"batch of none", func(c *consumer.Consumer) { c.HandleBatch("orders", doneBatch, consumer.Topic{BatchWait: -1}) }, `
+		{"batch of none", func(c *consumer.Consumer) { c.HandleBatch("orders", doneBatch, consumer.TopicConfig{BatchWait: -1}) }, `
 consumer: Topic("orders").BatchWait: -1ns is out of range: use a positive duration, or 0 for 100ms
 consumer: Topic("orders").BatchSize: 0 is out of range: use 1 or more`},
-		{"batches for a handler of single messages", func(c *consumer.Consumer) { c.HandleWith("orders", done, consumer.Topic{BatchSize: 2}) },
+		{"batches for a handler of single messages", func(c *consumer.Consumer) { c.HandleWith("orders", done, consumer.TopicConfig{BatchSize: 2}) },
 			`consumer: Topic("orders").BatchSize: is set for a handler of single messages: register it with HandleBatch`},
 		{"middleware around a batch", func(c *consumer.Consumer) {
-			c.HandleBatch("orders", doneBatch, consumer.Topic{BatchSize: 1, Middleware: []consumer.Middleware{pass}})
+			c.HandleBatch("orders", doneBatch, consumer.TopicConfig{BatchSize: 1, Middleware: []func(consumer.Handler) consumer.Handler{pass}})
 		}, `consumer: Topic("orders").Middleware: does not apply to a batch handler: remove it`},
 		{"middleware that returns nil", func(c *consumer.Consumer) {
-			c.HandleWith("orders", done, consumer.Topic{Middleware: []consumer.Middleware{hopeless}})
+			c.HandleWith("orders", done, consumer.TopicConfig{Middleware: []func(consumer.Handler) consumer.Handler{hopeless}})
 		}, `consumer: Topic("orders"): a middleware returned a nil handler: return a handler`},
 		{"everything", func(c *consumer.Consumer) {
-			c.HandleWith("orders", nil, consumer.Topic{
+			c.HandleWith("orders", nil, consumer.TopicConfig{
 				MaxAttempts: -1, HandlerTimeout: -1, MaxBody: -1, DeadLetter: "orders",
-				Retry: &retry.Policy{MaxAge: -1}, Rules: []classify.Rule{nil}, Middleware: []consumer.Middleware{nil},
+				Retry: &retry.Policy{MaxAge: -1}, Rules: []classify.Rule{nil}, Middleware: []func(consumer.Handler) consumer.Handler{nil},
 			})
 			c.Handle("", done)
 		}, `
@@ -284,7 +286,9 @@ consumer: Topic(""): the topic has no name: name the topic to receive from`},
 func TestFaultsOfOrder(t *testing.T) {
 	cfg := quiet()
 	cfg.OrderByKey = true
-	err := register(t, cfg, func(c *consumer.Consumer) { c.HandleWith("orders", done, consumer.Topic{StartAfter: time.Second}) })
+	err := register(t, cfg, func(c *consumer.Consumer) {
+		c.HandleWith("orders", done, consumer.TopicConfig{StartAfter: time.Second})
+	})
 	checkFaults(t, err, `consumer: Topic("orders").StartAfter: is set beside Config.OrderByKey: messages of a key overtake each other while they wait: set one of them`)
 }
 
@@ -328,9 +332,9 @@ func TestFaultsThatTheBrokerReveals(t *testing.T) {
 	cfg.HoldLimit = time.Hour
 	c := must(consumer.New(broker, cfg))
 	handled := false
-	c.HandleWith("orders", func(context.Context, *brokers.Message) error { handled = true; return nil }, consumer.Topic{HandlerTimeout: time.Minute})
+	c.HandleWith("orders", func(context.Context, *brokers.Message) error { handled = true; return nil }, consumer.TopicConfig{HandlerTimeout: time.Minute})
 	c.Handle("refunds", done)
-	c.HandleWith("quick", done, consumer.Topic{HandlerTimeout: time.Second})
+	c.HandleWith("quick", done, consumer.TopicConfig{HandlerTimeout: time.Second})
 	checkFaults(t, c.Run(t.Context()), `
 consumer: Topic("orders").HandlerTimeout: 1m0s is not less than the 1m0s that the broker lets anybody hold a message: use a shorter timeout
 consumer: Topic("refunds").HandlerTimeout: 5m0s is not less than the 1m0s that the broker lets anybody hold a message: use a shorter timeout
@@ -421,7 +425,7 @@ func TestRunWithAContextThatHasEnded(t *testing.T) {
 	})
 }
 
-// A Topic changes what it names and nothing else.
+// A TopicConfig changes what it names and nothing else.
 func TestTopicOverridesConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := brokerWith("orders", "0123456789")
@@ -446,8 +450,8 @@ func TestTopicOverridesConfig(t *testing.T) {
 		cfg.MaxConcurrency = 1
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			c.Handle("orders", handler)
-			c.HandleWith("refunds", handler, consumer.Topic{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: "graveyard"})
-			c.HandleWith("small", handler, consumer.Topic{MaxBody: 9, Retry: &retry.Policy{MaxAttempts: 1}})
+			c.HandleWith("refunds", handler, consumer.TopicConfig{MaxAttempts: 2, HandlerTimeout: time.Minute, DeadLetter: "graveyard"})
+			c.HandleWith("small", handler, consumer.TopicConfig{MaxBody: 9, Retry: &retry.Policy{MaxAttempts: 1}})
 		})
 		w.stopAfter(time.Minute)
 		if runs["orders"] != 3 || runs["refunds"] != 2 || runs["small"] != 0 {

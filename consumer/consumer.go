@@ -47,10 +47,10 @@ func New(broker brokers.Broker, cfg Config) (*Consumer, error) {
 
 // Handle registers the handler of a topic, with the settings of Config. Faults
 // are reported by Run.
-func (c *Consumer) Handle(topic string, h Handler) { c.HandleWith(topic, h, Topic{}) }
+func (c *Consumer) Handle(topic string, h Handler) { c.HandleWith(topic, h, TopicConfig{}) }
 
 // HandleWith is Handle with settings of the topic in place of those of Config.
-func (c *Consumer) HandleWith(topic string, h Handler, t Topic) {
+func (c *Consumer) HandleWith(topic string, h Handler, t TopicConfig) {
 	c.register(topic, t, func(field string, r *route) error {
 		if h == nil {
 			return faulty(field, "the handler is nil", "pass a function")
@@ -72,10 +72,10 @@ func (c *Consumer) HandleWith(topic string, h Handler, t Topic) {
 }
 
 // HandleBatch registers a handler that takes the messages of a topic in
-// batches of up to Topic.BatchSize, which is required. Middleware does not apply
+// batches of up to TopicConfig.BatchSize, which is required. Middleware does not apply
 // to it. A batch has one context, which has the deadline of the topic and ends
 // early only if all of its messages are lost. Faults are reported by Run.
-func (c *Consumer) HandleBatch(topic string, h BatchHandler, t Topic) {
+func (c *Consumer) HandleBatch(topic string, h BatchHandler, t TopicConfig) {
 	c.register(topic, t, func(field string, r *route) error {
 		if h == nil {
 			return faulty(field, "the handler is nil", "pass a function")
@@ -89,7 +89,7 @@ func (c *Consumer) HandleBatch(topic string, h BatchHandler, t Topic) {
 }
 
 // register adds a route, or the faults that it has.
-func (c *Consumer) register(topic string, t Topic, handle func(field string, r *route) error) {
+func (c *Consumer) register(topic string, t TopicConfig, handle func(field string, r *route) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.started {
@@ -189,7 +189,7 @@ func (c *Consumer) topics() string {
 
 // backwards joins the lists and reverses the result, so that the first of
 // outer is applied last.
-func backwards(outer, inner []Middleware) []Middleware {
+func backwards(outer, inner []func(Handler) Handler) []func(Handler) Handler {
 	all := slices.Concat(outer, inner)
 	slices.Reverse(all)
 	return all

@@ -174,7 +174,7 @@ func TestHandlerTimeout(t *testing.T) {
 					t.Errorf("cause %v, err %v; want ErrAttemptTimeout and DeadlineExceeded", cause, ctx.Err())
 				}
 				return tt.err(ctx)
-			}, consumer.Topic{HandlerTimeout: time.Minute})
+			}, consumer.TopicConfig{HandlerTimeout: time.Minute})
 			if runs != tt.runs {
 				t.Errorf("%d runs, want %d", runs, tt.runs)
 			}

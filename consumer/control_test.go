@@ -144,7 +144,7 @@ func TestPauseOfATopicOfASharedDependency(t *testing.T) {
 			broker, bank := newTap(memory.Options{}), &dependency{takes: 10 * time.Millisecond}
 			cfg := guarded()
 			cfg.Guard.Off = guard == "off"
-			shared := consumer.Topic{Dependency: "bank"}
+			shared := consumer.TopicConfig{Dependency: "bank"}
 			w, c, h := controls(t, broker, cfg, func(c *consumer.Consumer) {
 				bank.register("payments", shared)(c)
 				bank.register("refunds", shared)(c)
@@ -186,7 +186,7 @@ func TestPauseOfATenant(t *testing.T) {
 		}
 		cfg := guarded()
 		seen := record(&cfg, consumer.EventFailed, consumer.EventDeferred)
-		w, _, h := controls(t, broker, cfg, d.register("orders", consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }}))
+		w, _, h := controls(t, broker, cfg, d.register("orders", consumer.TopicConfig{DependencyOf: func(m *brokers.Message) string { return m.Key }}))
 		does(t, h, "/pause?tenant=acme&for=1h", 200, "tenant acme")
 		for range 100 {
 			send(t, broker.Broker, "orders", brokers.Message{Key: "acme", Body: []byte("acme")}, brokers.Message{Key: "other", Body: []byte("other")},
@@ -232,7 +232,7 @@ func TestWaitingMessagesOfAPausedTopicAreGivenBack(t *testing.T) {
 					m.Carried = &brokers.Meta{RedriveCount: sentBack}
 				}
 			}
-			shared := consumer.Topic{Dependency: "bank", Concurrency: 20}
+			shared := consumer.TopicConfig{Dependency: "bank", Concurrency: 20}
 			w, c, h := controls(t, broker, guarded(), func(c *consumer.Consumer) {
 				d.register("orders", shared)(c)
 				d.register("refunds", shared)(c)
@@ -293,7 +293,7 @@ func TestPauseDuringARebalance(t *testing.T) {
 		broker.deliver = func(m *brokers.Delivery) { m.Session = *session.Load() }
 		w, _, h := controls(t, broker, guarded(), func(c *consumer.Consumer) {
 			d.register("payments")(c)
-			d.register("mails", consumer.Topic{})(c)
+			d.register("mails", consumer.TopicConfig{})(c)
 		})
 		flood(t, broker.Broker, "payments", 20)
 		time.Sleep(500 * time.Millisecond)
@@ -569,7 +569,7 @@ func TestSkipOfOneOfABatch(t *testing.T) {
 						return results
 					}
 					return results
-				}, consumer.Topic{BatchSize: 3})
+				}, consumer.TopicConfig{BatchSize: 3})
 			})
 			send(t, broker.Broker, "orders", brokers.Message{ID: "one"}, brokers.Message{ID: "stuck"}, brokers.Message{ID: "two"})
 			time.Sleep(time.Minute)

@@ -71,7 +71,7 @@ func TestDeadlines(t *testing.T) {
 			cfg := quiet()
 			seen := record(&cfg)
 			cfg.HoldLimit = -1
-			w := startCounting(t, broker, cfg, &runs, consumer.Topic{Deadline: tt.topic})
+			w := startCounting(t, broker, cfg, &runs, consumer.TopicConfig{Deadline: tt.topic})
 			w.stopAfter(5 * time.Second)
 			empty(t, broker.Broker, "orders")
 			letters := deadLetters(t, broker.Broker, "orders")
@@ -98,7 +98,7 @@ func TestDeadlines(t *testing.T) {
 
 // startCounting starts a worker that counts its runs. The first one of a message
 // may fail.
-func startCounting(t *testing.T, broker brokers.Broker, cfg consumer.Config, runs *atomic.Int32, settings consumer.Topic) *worker {
+func startCounting(t *testing.T, broker brokers.Broker, cfg consumer.Config, runs *atomic.Int32, settings consumer.TopicConfig) *worker {
 	t.Helper()
 	return start(t, broker, cfg, orders(func(_ context.Context, m *brokers.Message) error {
 		if runs.Add(1) == 1 && m.ID == "fails" {
@@ -135,7 +135,7 @@ func TestRetryAfterTheDeadline(t *testing.T) {
 			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 				runs, last = runs+1, time.Now()
 				return tt.err
-			}, consumer.Topic{Deadline: 5 * time.Minute}))
+			}, consumer.TopicConfig{Deadline: 5 * time.Minute}))
 			w.stopAfter(time.Hour)
 			empty(t, broker.Broker, "orders")
 			letters := deadLetters(t, broker.Broker, "orders")
@@ -183,7 +183,7 @@ func TestDeadlineCutsTheRun(t *testing.T) {
 				return nil
 			}
 			return ctx.Err()
-		}, consumer.Topic{Deadline: time.Minute, Concurrency: 30}))
+		}, consumer.TopicConfig{Deadline: time.Minute, Concurrency: 30}))
 		publish(t, broker, "orders", "made it")
 		publish(t, broker, "orders", numbered("hung", 20)...)
 		time.Sleep(time.Minute + time.Second)
@@ -224,7 +224,7 @@ func TestDeadlinesInABatch(t *testing.T) {
 					t.Error(context.Cause(ctx))
 				}
 				return nil
-			}, consumer.Topic{BatchSize: 3, BatchWait: 10 * time.Second})
+			}, consumer.TopicConfig{BatchSize: 3, BatchWait: 10 * time.Second})
 		})
 		late := until("2000-01-01T00:00:05Z")
 		late.ID = "late"
@@ -262,7 +262,7 @@ func TestDeadlinePassesInLine(t *testing.T) {
 					<-ctx.Done()
 				}
 				return classify.Transient(errBusy)
-			}, consumer.Topic{Deadline: time.Minute}))
+			}, consumer.TopicConfig{Deadline: time.Minute}))
 			const each = 5 * time.Second
 			for range int(time.Hour / each) {
 				publish(t, broker, "orders", "late")
@@ -325,7 +325,7 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 			handle := orders(func(context.Context, *brokers.Message) error {
 				d.write("run")
 				return classify.Transient(errBusy)
-			}, consumer.Topic{Deadline: 150 * time.Second})
+			}, consumer.TopicConfig{Deadline: 150 * time.Second})
 			w := start(t, broker, cfg, handle)
 			w.stopAfter(30 * time.Second)
 			w = start(t, broker, cfg, handle)
@@ -376,7 +376,7 @@ func TestStartAfter(t *testing.T) {
 					return errBusy
 				}
 				return nil
-			}, consumer.Topic{StartAfter: tt.after})
+			}, consumer.TopicConfig{StartAfter: tt.after})
 			w := start(t, broker, cfg, handle)
 			if tt.want > 10*time.Minute {
 				w.stopAfter(10 * time.Minute) // another worker has it then
@@ -414,7 +414,7 @@ func TestStartAfterIsForFirstRuns(t *testing.T) {
 			return nil
 		}
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleWith("orders", handle, consumer.Topic{StartAfter: time.Hour, Deadline: 2 * time.Hour})
+			c.HandleWith("orders", handle, consumer.TopicConfig{StartAfter: time.Hour, Deadline: 2 * time.Hour})
 			c.Handle("refunds", handle)
 		})
 		time.Sleep(time.Second)
@@ -434,7 +434,7 @@ func TestDeadlineBeforeStartAfter(t *testing.T) {
 		broker := newTap(memory.Options{})
 		send(t, broker, "orders", until("2000-01-01T00:30:00Z"))
 		var runs atomic.Int32
-		w := startCounting(t, broker, quiet(), &runs, consumer.Topic{StartAfter: time.Hour})
+		w := startCounting(t, broker, quiet(), &runs, consumer.TopicConfig{StartAfter: time.Hour})
 		w.stopAfter(2 * time.Hour)
 		if letters := deadLetters(t, broker.Broker, "orders"); runs.Load() != 0 || len(letters) != 1 || letters[0].Reason != "expired" {
 			t.Errorf("%d runs, dead letters %+v; want one that expired", runs.Load(), letters)
@@ -446,7 +446,7 @@ func TestDeadlineBeforeStartAfter(t *testing.T) {
 // message behind the other.
 func TestStartAfterOnAnOrderedBroker(t *testing.T) {
 	c := must(consumer.New(memory.New(memory.Options{Ordered: true}), quiet()))
-	c.HandleWith("orders", done, consumer.Topic{StartAfter: time.Second})
+	c.HandleWith("orders", done, consumer.TopicConfig{StartAfter: time.Second})
 	err := c.Run(t.Context())
 	if _, ok := errors.AsType[*settings.Error](err); !ok || !strings.Contains(err.Error(), `Topic("orders").StartAfter`) {
 		t.Errorf("Run = %v, want a fault of StartAfter", err)

@@ -162,7 +162,7 @@ func (p *pipeline) carryOut(d *delivery, decision retry.Decision, c circumstance
 		first := !d.isRetry()
 		d.setMeta(p.traced(d, d.failed(e.Time, e.Verdict, letter.Fingerprint, decision, c.excused)))
 		if first && p.receipts != nil {
-			p.receipts.tell(d, dlq.Receipt{Outcome: dlq.OutcomeFailed, Class: d.meta.Class, Fingerprint: letter.Fingerprint})
+			p.receipts.tell(d, dlq.Receipt{Outcome: "failed", Class: d.meta.Class, Fingerprint: letter.Fingerprint})
 		}
 	}
 	p.observe(d, e)

@@ -9,8 +9,8 @@
 //		return err
 //	}
 //	c.Handle("orders", consumer.JSON(charge))
-//	c.HandleWith("refunds", consumer.JSON(refund), consumer.Topic{Dependency: "orders"})
-//	c.HandleWith("mails", consumer.JSON(send), consumer.Topic{Concurrency: 4})
+//	c.HandleWith("refunds", consumer.JSON(refund), consumer.TopicConfig{Dependency: "orders"})
+//	c.HandleWith("mails", consumer.JSON(send), consumer.TopicConfig{Concurrency: 4})
 //	return c.Run(ctx)
 //
 // # What a Consumer guarantees

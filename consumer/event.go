@@ -108,7 +108,7 @@ type Event struct {
 	Lateness time.Duration
 
 	// Dependency is what pauses, in EventPaused and EventResumed, or whose budget
-	// failed, in an EventError: a topic or Topic.Dependency.
+	// failed, in an EventError: a topic or TopicConfig.Dependency.
 	Dependency string
 
 	// Until is when the next run may start in a pause; zero if that is not known.
@@ -120,7 +120,7 @@ type Event struct {
 	// publishing of a dead letter; "receipt", the publishing of receipts;
 	// "backlog", what Consumer.Backlogs asked for;
 	// "deadline", the reading of [brokers.Message.Deadline]; or a function of the user:
-	// "dependency-of", Topic.DependencyOf, and "budget", Guard.Budget.
+	// "dependency-of", TopicConfig.DependencyOf, and "budget", Guard.Budget.
 	Operation string
 
 	Verdict classify.Verdict
@@ -128,12 +128,12 @@ type Event struct {
 	// Decision is what becomes of the message. In EventDeferred its Reason says why the
 	// run was put off:
 	//   - "budget": there was no token for a retry
-	//   - "dependency": the name that Topic.DependencyOf returned is in trouble
+	//   - "dependency": the name that TopicConfig.DependencyOf returned is in trouble
 	//   - "paused": it is paused by hand
 	//   - "poison": practically all messages are poison
 	//   - "room": it has to wait for a slot or for the limit, and there is no place for it here
 	//   - "crash-loop": several deliveries were lost; it runs at once when it comes again
-	//   - "start-after": it arrived before its Topic.StartAfter
+	//   - "start-after": it arrived before its TopicConfig.StartAfter
 	Decision retry.Decision
 
 	DeadLetter *dlq.Entry

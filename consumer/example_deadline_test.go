@@ -37,7 +37,7 @@ func ExampleTopic_deadline() {
 		fmt.Printf("sent %s in time: %v\n", m.Body, time.Until(until) <= time.Minute)
 		stop()
 		return nil
-	}, consumer.Topic{Deadline: time.Minute})
+	}, consumer.TopicConfig{Deadline: time.Minute})
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func ExampleTopic_startAfter() {
 		fmt.Printf("reminded %s, attempt %d, early: %v\n", m.Body, consumer.MetaFrom(ctx).Attempt, early)
 		stop()
 		return nil
-	}, consumer.Topic{StartAfter: 50 * time.Millisecond})
+	}, consumer.TopicConfig{StartAfter: 50 * time.Millisecond})
 	if err := broker.Publish(ctx, "reminders", brokers.Message{Body: []byte("Ada")}); err != nil {
 		log.Fatal(err)
 	}

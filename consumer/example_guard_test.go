@@ -77,11 +77,11 @@ func ExampleTopic_dependency() {
 	ctx, stop := context.WithCancel(context.Background())
 	c.HandleWith("orders", func(context.Context, *brokers.Message) error {
 		return classify.Transient(errors.New("the payment server is down"))
-	}, consumer.Topic{Dependency: "payments"})
+	}, consumer.TopicConfig{Dependency: "payments"})
 	c.HandleWith("refunds", func(context.Context, *brokers.Message) error {
 		fmt.Println("refunded")
 		return nil
-	}, consumer.Topic{Dependency: "payments"})
+	}, consumer.TopicConfig{Dependency: "payments"})
 	c.Handle("mails", func(context.Context, *brokers.Message) error {
 		fmt.Println("mail sent")
 		stop()
@@ -125,7 +125,7 @@ func ExampleTopic_dependencyOf() {
 			stop()
 		}
 		return nil
-	}, consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }})
+	}, consumer.TopicConfig{DependencyOf: func(m *brokers.Message) string { return m.Key }})
 
 	keyed(broker, "webhooks", "bolt", 1)
 	keyed(broker, "webhooks", "acme", 10)

@@ -124,7 +124,7 @@ func ExampleConsumer_Handle() {
 			return errors.New("no such mailbox")
 		}
 		return nil
-	}, consumer.Topic{MaxAttempts: 2, DeadLetter: "unsent"})
+	}, consumer.TopicConfig{MaxAttempts: 2, DeadLetter: "unsent"})
 	go func() {
 		for ; broker.Len("unsent") == 0; time.Sleep(time.Millisecond) {
 			_ = broker.Publish(ctx, "reminders", brokers.Message{Body: []byte("hello")})
@@ -158,7 +158,7 @@ func ExampleConsumer_HandleBatch() {
 		fmt.Printf("inserted a batch of %d\n", len(batch))
 		stop()
 		return errs
-	}, consumer.Topic{BatchSize: 4, BatchWait: time.Second})
+	}, consumer.TopicConfig{BatchSize: 4, BatchWait: time.Second})
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}

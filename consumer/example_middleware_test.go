@@ -11,9 +11,9 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 )
 
-// Middleware runs around every attempt. This one turns away tenants that are
+// A middleware runs around every attempt. This one turns away tenants that are
 // gone, before any handler sees their messages.
-func ExampleMiddleware() {
+func ExampleConfig_middleware() {
 	known := func(next consumer.Handler) consumer.Handler {
 		return func(ctx context.Context, m *brokers.Message) error {
 			if string(m.Body) == "gone" {
@@ -25,7 +25,7 @@ func ExampleMiddleware() {
 		}
 	}
 	cfg := exampleConfig()
-	cfg.Middleware = []consumer.Middleware{known}
+	cfg.Middleware = []func(consumer.Handler) consumer.Handler{known}
 	c, err := consumer.New(brokerWith("orders", "gone", "acme"), cfg)
 	if err != nil {
 		log.Fatal(err)

@@ -23,7 +23,7 @@ func TestLineMovesAtTheHighestLimit(t *testing.T) {
 		topics := []string{"orders", "refunds", "mails"}
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
 			for _, topic := range topics {
-				c.HandleWith(topic, d.handle, consumer.Topic{Dependency: "bank"})
+				c.HandleWith(topic, d.handle, consumer.TopicConfig{Dependency: "bank"})
 			}
 		})
 		for _, topic := range topics {

@@ -13,7 +13,7 @@ import (
 )
 
 // Guard says how the dependency of handlers is spared when it fails. Each topic
-// is a dependency of its own, unless its [Topic.Dependency] names another. The
+// is a dependency of its own, unless its [TopicConfig.Dependency] names another. The
 // zero value protects, with a limit of runs at once and a budget for retries.
 //
 // Waiting is not an attempt. Nothing here drops a message or dead-letters one.

@@ -100,8 +100,8 @@ func guarded() consumer.Config {
 	return cfg
 }
 
-func (d *dependency) register(topic string, settings ...consumer.Topic) func(*consumer.Consumer) {
-	return func(c *consumer.Consumer) { c.HandleWith(topic, d.handle, append(settings, consumer.Topic{})[0]) }
+func (d *dependency) register(topic string, settings ...consumer.TopicConfig) func(*consumer.Consumer) {
+	return func(c *consumer.Consumer) { c.HandleWith(topic, d.handle, append(settings, consumer.TopicConfig{})[0]) }
 }
 
 func flood(t *testing.T, broker brokers.Broker, topic string, n int) {
@@ -129,20 +129,20 @@ func uncounted(t *testing.T, seen *recorder, most int) {
 // Which failures of the message "bad" count, once a minute, beside successes at
 // certain times.
 func TestFailuresThatCount(t *testing.T) {
-	named := consumer.Topic{DependencyOf: func(m *brokers.Message) string { return m.Key }}
+	named := consumer.TopicConfig{DependencyOf: func(m *brokers.Message) string { return m.Key }}
 	for _, tt := range []struct {
 		name  string
 		first time.Duration // when bad comes
 		good  []time.Duration
 		key   string // of the good messages; bad has "a"
-		topic consumer.Topic
+		topic consumer.TopicConfig
 		want  string
 	}{
-		{"alone", 0, nil, "", consumer.Topic{}, "nnnn"},
-		{"before the first failure", time.Minute, []time.Duration{0}, "", consumer.Topic{}, "ynnn"},
-		{"long before the first failure", 121 * time.Second, []time.Duration{0}, "", consumer.Topic{}, "nnnn"},
-		{"after the first failure", 0, []time.Duration{10 * time.Second}, "", consumer.Topic{}, "nynn"},
-		{"before each failure", time.Second, []time.Duration{0, 50 * time.Second, 110 * time.Second, 170 * time.Second}, "", consumer.Topic{}, "yyyy"},
+		{"alone", 0, nil, "", consumer.TopicConfig{}, "nnnn"},
+		{"before the first failure", time.Minute, []time.Duration{0}, "", consumer.TopicConfig{}, "ynnn"},
+		{"long before the first failure", 121 * time.Second, []time.Duration{0}, "", consumer.TopicConfig{}, "nnnn"},
+		{"after the first failure", 0, []time.Duration{10 * time.Second}, "", consumer.TopicConfig{}, "nynn"},
+		{"before each failure", time.Second, []time.Duration{0, 50 * time.Second, 110 * time.Second, 170 * time.Second}, "", consumer.TopicConfig{}, "yyyy"},
 		{"of the same name", time.Second, []time.Duration{0}, "a", named, "ynnn"},
 		{"of another name", time.Second, []time.Duration{0}, "b", named, "nnnn"},
 		{"of no name", time.Second, []time.Duration{0}, "", named, "nnnn"},
@@ -443,7 +443,7 @@ func TestBatchesInAnOutage(t *testing.T) {
 						return slices.Repeat([]error{err}, len(batch))
 					}
 					return nil
-				}, consumer.Topic{BatchSize: tt.size})
+				}, consumer.TopicConfig{BatchSize: tt.size})
 			})
 			calls := func(play func()) (int, int) {
 				mu.Lock()
@@ -537,10 +537,10 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
 				c.Handle("limit", block)
 				c.Handle("token", fail)
-				c.HandleWith("time", fail, consumer.Topic{Retry: &long})
+				c.HandleWith("time", fail, consumer.TopicConfig{Retry: &long})
 				c.Handle("slot", block)
 				c.Handle("doubt", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
-				c.HandleBatch("batch", func(context.Context, []consumer.Item) []error { return nil }, consumer.Topic{BatchSize: 100, BatchWait: time.Hour})
+				c.HandleBatch("batch", func(context.Context, []consumer.Item) []error { return nil }, consumer.TopicConfig{BatchSize: 100, BatchWait: time.Hour})
 			})
 			topics := []string{"limit", "token", "time", "slot", "doubt", "batch"}
 			for _, topic := range topics {
@@ -627,30 +627,30 @@ func TestKeysInAPause(t *testing.T) {
 // message and ends for all of them.
 func TestAbsurdSettings(t *testing.T) {
 	const weeks = 6 * 7 * 24 * time.Hour
-	budgetOf := func(b *ledgered) func(*consumer.Config, *consumer.Topic) {
-		return func(c *consumer.Config, _ *consumer.Topic) { c.Guard.Budget = b }
+	budgetOf := func(b *ledgered) func(*consumer.Config, *consumer.TopicConfig) {
+		return func(c *consumer.Config, _ *consumer.TopicConfig) { c.Guard.Budget = b }
 	}
-	for name, set := range map[string]func(*consumer.Config, *consumer.Topic){
-		"one slot":                  func(c *consumer.Config, _ *consumer.Topic) { c.Concurrency, c.Prefetch = 1, 1 },
-		"one slot of all topics":    func(c *consumer.Config, _ *consumer.Topic) { c.MaxConcurrency = 1 },
-		"a million slots":           func(c *consumer.Config, _ *consumer.Topic) { c.Concurrency, c.Prefetch = 1<<20, 1<<20 },
-		"a timeout of a nanosecond": func(c *consumer.Config, _ *consumer.Topic) { c.HandlerTimeout = 1 },
-		"a timeout of weeks":        func(c *consumer.Config, _ *consumer.Topic) { c.HandlerTimeout = weeks },
-		"no delays": func(c *consumer.Config, _ *consumer.Topic) {
+	for name, set := range map[string]func(*consumer.Config, *consumer.TopicConfig){
+		"one slot":                  func(c *consumer.Config, _ *consumer.TopicConfig) { c.Concurrency, c.Prefetch = 1, 1 },
+		"one slot of all topics":    func(c *consumer.Config, _ *consumer.TopicConfig) { c.MaxConcurrency = 1 },
+		"a million slots":           func(c *consumer.Config, _ *consumer.TopicConfig) { c.Concurrency, c.Prefetch = 1<<20, 1<<20 },
+		"a timeout of a nanosecond": func(c *consumer.Config, _ *consumer.TopicConfig) { c.HandlerTimeout = 1 },
+		"a timeout of weeks":        func(c *consumer.Config, _ *consumer.TopicConfig) { c.HandlerTimeout = weeks },
+		"no delays": func(c *consumer.Config, _ *consumer.TopicConfig) {
 			c.Retry = retry.Policy{Backoff: retry.Backoff{Base: 1, Cap: 1}}
 		},
-		"no age":       func(c *consumer.Config, _ *consumer.Topic) { c.Retry.MaxAge = 100 * 365 * 24 * time.Hour },
-		"nothing held": func(c *consumer.Config, _ *consumer.Topic) { c.HoldLimit, c.MaxHeld, c.MaxHeldBytes = -1, 1, 1 },
-		"all held":     func(c *consumer.Config, _ *consumer.Topic) { c.HoldLimit = weeks },
-		"no chance":    func(c *consumer.Config, _ *consumer.Topic) { c.Random = func() float64 { return 0 } },
-		"all chance":   func(c *consumer.Config, _ *consumer.Topic) { c.Random = func() float64 { return 1 - 1e-16 } },
-		"a name for each message": func(_ *consumer.Config, s *consumer.Topic) {
+		"no age":       func(c *consumer.Config, _ *consumer.TopicConfig) { c.Retry.MaxAge = 100 * 365 * 24 * time.Hour },
+		"nothing held": func(c *consumer.Config, _ *consumer.TopicConfig) { c.HoldLimit, c.MaxHeld, c.MaxHeldBytes = -1, 1, 1 },
+		"all held":     func(c *consumer.Config, _ *consumer.TopicConfig) { c.HoldLimit = weeks },
+		"no chance":    func(c *consumer.Config, _ *consumer.TopicConfig) { c.Random = func() float64 { return 0 } },
+		"all chance":   func(c *consumer.Config, _ *consumer.TopicConfig) { c.Random = func() float64 { return 1 - 1e-16 } },
+		"a name for each message": func(_ *consumer.Config, s *consumer.TopicConfig) {
 			s.DependencyOf = func(m *brokers.Message) string { return m.ID }
 		},
-		"one name": func(_ *consumer.Config, s *consumer.Topic) {
+		"one name": func(_ *consumer.Config, s *consumer.TopicConfig) {
 			s.DependencyOf = func(*brokers.Message) string { return "acme" }
 		},
-		"names that panic": func(_ *consumer.Config, s *consumer.Topic) {
+		"names that panic": func(_ *consumer.Config, s *consumer.TopicConfig) {
 			s.DependencyOf = func(*brokers.Message) string { panic("no name") }
 		},
 		"a budget that fails":   budgetOf(&ledgered{Pacer: must(budget.New(budget.Queue())), panics: true}),
@@ -661,7 +661,7 @@ func TestAbsurdSettings(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			broker, d := memory.New(memory.Options{}), &dependency{}
-			cfg, topic := guarded(), consumer.Topic{}
+			cfg, topic := guarded(), consumer.TopicConfig{}
 			set(&cfg, &topic)
 			w := start(t, broker, cfg, d.register("orders", topic))
 			for i := range 300 { // one a second
@@ -837,7 +837,7 @@ func TestNoRepeat(t *testing.T) {
 				w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
 					runs++
 					return tt.fails[runs-1]
-				}, consumer.Topic{NoRepeat: tt.topic}))
+				}, consumer.TopicConfig{NoRepeat: tt.topic}))
 				w.stopAfter(time.Hour)
 				if runs != tt.runs || broker.Len("orders.dead") != tt.dead || tt.dead > 0 && oneDeadLetter(t, broker, "orders").Reason != "ambiguous" {
 					t.Errorf("%d runs and %d dead, want %d and %d as ambiguous", runs, broker.Len("orders.dead"), tt.runs, tt.dead)

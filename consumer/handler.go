@@ -35,10 +35,6 @@ type Item struct {
 	Meta    brokers.Meta
 }
 
-// Middleware wraps a handler. It sees every run, retries included, after the
-// pipeline has decided to run it; it cannot change the pipeline's order.
-type Middleware func(Handler) Handler
-
 // JSON adapts a function of T to a Handler. A body that is not one JSON value
 // for T is poison: the message is dead-lettered at once, its bytes unchanged.
 // Unknown object fields are ignored.

@@ -27,7 +27,7 @@ const day = 24 * time.Hour
 
 // work runs h on the messages of topic "orders" until nothing is left to do,
 // and checks that every message has an end.
-func work(t *testing.T, broker *memory.Broker, cfg consumer.Config, h consumer.Handler, settings ...consumer.Topic) {
+func work(t *testing.T, broker *memory.Broker, cfg consumer.Config, h consumer.Handler, settings ...consumer.TopicConfig) {
 	t.Helper()
 	w := start(t, broker, cfg, orders(h, settings...))
 	w.stopAfter(2 * day)
@@ -190,7 +190,7 @@ func TestJoinedErrors(t *testing.T) {
 func TestMiddlewareOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []string
-		named := func(name string) consumer.Middleware {
+		named := func(name string) func(consumer.Handler) consumer.Handler {
 			return func(next consumer.Handler) consumer.Handler {
 				return func(ctx context.Context, m *brokers.Message) error {
 					calls = append(calls, name)
@@ -202,7 +202,7 @@ func TestMiddlewareOrder(t *testing.T) {
 		}
 		broker := brokerWith("orders", "one")
 		cfg := quiet()
-		cfg.Middleware = []consumer.Middleware{named("a"), named("b")}
+		cfg.Middleware = []func(consumer.Handler) consumer.Handler{named("a"), named("b")}
 		cfg.Retry = retry.Policy{MaxAttempts: 2}
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error {
 			calls = append(calls, "handler")
@@ -210,7 +210,7 @@ func TestMiddlewareOrder(t *testing.T) {
 				return nil
 			}
 			return classify.Transient(errors.New("once more"))
-		}, consumer.Topic{Middleware: []consumer.Middleware{named("c"), named("d")}})
+		}, consumer.TopicConfig{Middleware: []func(consumer.Handler) consumer.Handler{named("c"), named("d")}})
 		want := []string{"a", "b", "c", "d", "handler", "/d", "/c", "/b", "/a"}
 		want = append(want, want...) // it sees every run
 		if !slices.Equal(calls, want) {
@@ -225,7 +225,7 @@ func TestMiddlewareDecidesWhatTheRunReturns(t *testing.T) {
 		broker := brokerWith("orders", "skip", "poison", "panic")
 		handled := 0
 		cfg := quiet()
-		cfg.Middleware = []consumer.Middleware{func(next consumer.Handler) consumer.Handler {
+		cfg.Middleware = []func(consumer.Handler) consumer.Handler{func(next consumer.Handler) consumer.Handler {
 			return func(ctx context.Context, m *brokers.Message) error {
 				switch string(m.Body) {
 				case "skip":

@@ -234,7 +234,7 @@ func TestRuleThatPanics(t *testing.T) {
 	})
 }
 
-// The rules of a Topic are asked before those of Config.
+// The rules of a TopicConfig are asked before those of Config.
 func TestRuleOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := brokerWith("orders", "one")
@@ -242,7 +242,7 @@ func TestRuleOrder(t *testing.T) {
 		cfg.Rules = []classify.Rule{classify.Transient}
 		runs := 0
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { runs++; return errors.New("odd") },
-			consumer.Topic{Rules: []classify.Rule{classify.Permanent}})
+			consumer.TopicConfig{Rules: []classify.Rule{classify.Permanent}})
 		if runs != 1 || broker.Len("orders.dead") != 1 {
 			t.Errorf("%d runs, %d dead; want the verdict of the topic's rule, poison", runs, broker.Len("orders.dead"))
 		}

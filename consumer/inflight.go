@@ -83,7 +83,7 @@ type delivery struct {
 // rare is what few deliveries have. The others share nothing, and own makes one
 // that may be changed.
 type rare struct {
-	name      uint64     // what it depends on besides (Topic.DependencyOf); 0 if nothing
+	name      uint64     // what it depends on besides (TopicConfig.DependencyOf); 0 if nothing
 	deadline  time.Time  // no run starts at or after it, if it is expiring
 	wakes     int64      // when its wait in the waitlist ends, in nanoseconds: earlier appointments of it are void
 	judgement *judgement // what it dies of if that is believed

@@ -20,19 +20,19 @@ func TestSlotsAndRoomOfATopic(t *testing.T) {
 	for _, tt := range []struct {
 		name             string
 		config           func(*consumer.Config)
-		topic            consumer.Topic
+		topic            consumer.TopicConfig
 		slots, inFlight  int // of the topic with settings of its own
 		others, inOthers int // of the other
 	}{
-		{"defaults", func(*consumer.Config) {}, consumer.Topic{}, 10, 20, 10, 20},
-		{"of all", func(c *consumer.Config) { c.Concurrency = 3 }, consumer.Topic{}, 3, 6, 3, 6},
-		{"of its own", func(*consumer.Config) {}, consumer.Topic{Concurrency: 4}, 4, 8, 10, 20},
-		{"more than all", func(c *consumer.Config) { c.Concurrency, c.Prefetch = 3, 30 }, consumer.Topic{Concurrency: 4}, 4, 8, 3, 33},
-		{"prefetch", func(*consumer.Config) {}, consumer.Topic{Prefetch: 40}, 10, 50, 10, 20},
-		{"the least", func(*consumer.Config) {}, consumer.Topic{Concurrency: 1, Prefetch: 1}, 1, 2, 10, 20},
-		{"prefetch of all", func(c *consumer.Config) { c.Prefetch = 1 }, consumer.Topic{}, 10, 11, 10, 11},
-		{"a limit over all", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.Topic{}, 3, 20, 3, 20},
-		{"a limit that one does not need", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.Topic{Concurrency: 1}, 1, 2, 5, 20},
+		{"defaults", func(*consumer.Config) {}, consumer.TopicConfig{}, 10, 20, 10, 20},
+		{"of all", func(c *consumer.Config) { c.Concurrency = 3 }, consumer.TopicConfig{}, 3, 6, 3, 6},
+		{"of its own", func(*consumer.Config) {}, consumer.TopicConfig{Concurrency: 4}, 4, 8, 10, 20},
+		{"more than all", func(c *consumer.Config) { c.Concurrency, c.Prefetch = 3, 30 }, consumer.TopicConfig{Concurrency: 4}, 4, 8, 3, 33},
+		{"prefetch", func(*consumer.Config) {}, consumer.TopicConfig{Prefetch: 40}, 10, 50, 10, 20},
+		{"the least", func(*consumer.Config) {}, consumer.TopicConfig{Concurrency: 1, Prefetch: 1}, 1, 2, 10, 20},
+		{"prefetch of all", func(c *consumer.Config) { c.Prefetch = 1 }, consumer.TopicConfig{}, 10, 11, 10, 11},
+		{"a limit over all", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.TopicConfig{}, 3, 20, 3, 20},
+		{"a limit that one does not need", func(c *consumer.Config) { c.MaxConcurrency = 6 }, consumer.TopicConfig{Concurrency: 1}, 1, 2, 5, 20},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
@@ -81,7 +81,7 @@ func TestTopicsTakeNothingFromOthers(t *testing.T) {
 			cfg.HandlerTimeout = time.Hour
 			paused := record(&cfg, consumer.EventPaused)
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				bad.register("bad", consumer.Topic{HandlerTimeout: 2 * time.Minute})(c)
+				bad.register("bad", consumer.TopicConfig{HandlerTimeout: 2 * time.Minute})(c)
 				quick.register("quick")(c)
 			})
 			flood(t, broker.Broker, "quick", 100)
@@ -117,8 +117,8 @@ func TestTopicsShareADependency(t *testing.T) {
 		cfg := guarded()
 		seen := record(&cfg)
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			payments.register("orders", consumer.Topic{Dependency: "payments"})(c)
-			payments.register("refunds", consumer.Topic{Dependency: "payments"})(c)
+			payments.register("orders", consumer.TopicConfig{Dependency: "payments"})(c)
+			payments.register("refunds", consumer.TopicConfig{Dependency: "payments"})(c)
 			mails.register("mails")(c)
 		})
 		flood(t, broker.Broker, "orders", 50)
@@ -181,7 +181,7 @@ func TestCustomersInTrouble(t *testing.T) {
 			cfg := guarded()
 			cfg.HandlerTimeout = time.Minute
 			seen := record(&cfg)
-			w := start(t, broker, cfg, orders(all.handle, consumer.Topic{DependencyOf: customer}))
+			w := start(t, broker, cfg, orders(all.handle, consumer.TopicConfig{DependencyOf: customer}))
 			sent := map[string]time.Time{}
 			send := func(n int) { // 20 a second
 				for i := range n {
@@ -252,7 +252,7 @@ func TestFaultyDependencyOf(t *testing.T) {
 				defer mu.Unlock()
 				served++
 				return nil
-			}, consumer.Topic{DependencyOf: dependencyOf}))
+			}, consumer.TopicConfig{DependencyOf: dependencyOf}))
 			flood(t, broker, "orders", 500)
 			time.Sleep(time.Minute)
 			if after := heap(); after > before+16<<20 {

@@ -10,7 +10,7 @@ import (
 )
 
 // names is what is known of the names that messages of a topic depend on
-// (Topic.DependencyOf): tenants, or hosts. A name is in trouble after a run that
+// (TopicConfig.DependencyOf): tenants, or hosts. A name is in trouble after a run that
 // timed out, until one succeeds, and while a run takes far longer than usual. It
 // has one slot then, and all names in trouble share half of the slots. The last slot
 // is for names whose runs are quick, if others than one have messages.
@@ -119,13 +119,13 @@ func (n *names) lastSuccess(name uint64) time.Time {
 	return n.of(name).lastSuccess
 }
 
-// nameOf identifies what the message of d depends on by Topic.DependencyOf; 0 if
+// nameOf identifies what the message of d depends on by TopicConfig.DependencyOf; 0 if
 // nothing is named. A function that panics is the user's fault, not the message's:
 // the dependency of the topic is enough then.
 func (d *delivery) nameOf() (name uint64, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("Topic.DependencyOf panicked: %v; only the dependency of the topic paces the message", v)
+			err = fmt.Errorf("TopicConfig.DependencyOf panicked: %v; only the dependency of the topic paces the message", v)
 		}
 	}()
 	if s := d.sub.dependencyOf(&d.Message); s != "" {

@@ -49,8 +49,8 @@ func start(t *testing.T, broker brokers.Broker, cfg consumer.Config, register fu
 }
 
 // orders registers the handler of topic "orders".
-func orders(h consumer.Handler, settings ...consumer.Topic) func(*consumer.Consumer) {
-	return func(c *consumer.Consumer) { c.HandleWith("orders", h, append(settings, consumer.Topic{})[0]) }
+func orders(h consumer.Handler, settings ...consumer.TopicConfig) func(*consumer.Consumer) {
+	return func(c *consumer.Consumer) { c.HandleWith("orders", h, append(settings, consumer.TopicConfig{})[0]) }
 }
 
 // bubble is a subtest in virtual time.

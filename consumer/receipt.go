@@ -56,9 +56,9 @@ func (rs *receipts) tell(d *delivery, r dlq.Receipt) {
 
 // end is tell for a message that is gone.
 func (rs *receipts) end(d *delivery) {
-	r := dlq.Receipt{Outcome: dlq.OutcomeHandled}
+	r := dlq.Receipt{Outcome: "handled"}
 	if l := d.letter; l != nil {
-		r = dlq.Receipt{Outcome: dlq.OutcomeDead, Class: l.Meta.Class, Fingerprint: l.Fingerprint, Reason: l.Reason}
+		r = dlq.Receipt{Outcome: "dead", Class: l.Meta.Class, Fingerprint: l.Fingerprint, Reason: l.Reason}
 	}
 	rs.tell(d, r)
 }

@@ -316,13 +316,13 @@ func TestReceiptsOfABatch(t *testing.T) {
 					}
 				}
 				return nil
-			}, consumer.Topic{BatchSize: 8})
+			}, consumer.TopicConfig{BatchSize: 8})
 		})
 		sendBack(t, broker, "orders", numbered("back", 8)...)
 		w.stopAfter(time.Minute)
 		var got []string
 		for _, r := range broker.receipts(t) {
-			if r.Outcome != dlq.OutcomeHandled {
+			if r.Outcome != "handled" {
 				got = append(got, r.MessageID+" "+r.Outcome)
 			}
 		}

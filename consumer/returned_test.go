@@ -145,12 +145,14 @@ var fates = map[string]func(ctx context.Context, body string) error{
 func TestReturnedLettersHarmNobody(t *testing.T) {
 	for shape, register := range map[string]func(*consumer.Consumer, *post){
 		"single": func(c *consumer.Consumer, p *post) { c.Handle("orders", p.handle) },
-		"batch":  func(c *consumer.Consumer, p *post) { c.HandleBatch("orders", p.batch, consumer.Topic{BatchSize: 10}) },
+		"batch": func(c *consumer.Consumer, p *post) {
+			c.HandleBatch("orders", p.batch, consumer.TopicConfig{BatchSize: 10})
+		},
 		"of one tenant": func(c *consumer.Consumer, p *post) {
-			c.HandleWith("orders", p.handle, consumer.Topic{DependencyOf: func(*brokers.Message) string { return "acme" }})
+			c.HandleWith("orders", p.handle, consumer.TopicConfig{DependencyOf: func(*brokers.Message) string { return "acme" }})
 		},
 		"batch of one tenant": func(c *consumer.Consumer, p *post) {
-			c.HandleBatch("orders", p.batch, consumer.Topic{BatchSize: 10, DependencyOf: func(*brokers.Message) string { return "acme" }})
+			c.HandleBatch("orders", p.batch, consumer.TopicConfig{BatchSize: 10, DependencyOf: func(*brokers.Message) string { return "acme" }})
 		},
 		"ordered": func(c *consumer.Consumer, p *post) { c.Handle("orders", p.handle) },
 	} {
@@ -322,7 +324,7 @@ func TestReturnedUseHalfOfTheSlots(t *testing.T) {
 				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
 					_ = p.handle(ctx, batch[0].Message) // one call for all
 					return nil
-				}, consumer.Topic{BatchSize: batch})
+				}, consumer.TopicConfig{BatchSize: batch})
 			})
 			sendBack(t, broker, "orders", numbered("back", letters)...)
 			time.Sleep(500 * time.Millisecond)
@@ -349,7 +351,7 @@ func TestReturnedUseHalfOfTheSlots(t *testing.T) {
 func TestReturnedRunInBatchesOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, d := memory.New(memory.Options{}), newDiary()
-		w := start(t, broker, guarded(), batches(d, consumer.Topic{BatchSize: 2, BatchWait: time.Second}, allDone))
+		w := start(t, broker, guarded(), batches(d, consumer.TopicConfig{BatchSize: 2, BatchWait: time.Second}, allDone))
 		publish(t, broker, "orders", "live-1")
 		sendBack(t, broker, "orders", "back-1")
 		publish(t, broker, "orders", "live-2")

@@ -50,7 +50,7 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 					inserted[string(item.Message.Body)]++
 				}
 				return nil
-			}, consumer.Topic{BatchSize: 100})
+			}, consumer.TopicConfig{BatchSize: 100})
 		})
 		w.stopAfter(time.Hour)
 		for body, n := range inserted {

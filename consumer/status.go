@@ -3,7 +3,6 @@ package consumer
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,11 +52,7 @@ func (c *Consumer) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
 		return nil, nil
 	}
 	in := l.pipeline.intake
-	source, ok := in.source.(brokers.Counting)
-	if !ok {
-		return nil, fmt.Errorf("consumer: the adapter does not say how many messages wait: %w", errors.ErrUnsupported)
-	}
-	all, err := source.Backlogs(ctx)
+	all, err := in.source.Backlogs(ctx)
 	if err != nil {
 		err = fmt.Errorf("ask for the backlog: %w", err)
 		in.report(Event{Kind: EventError, Operation: "backlog", Err: err})

@@ -124,7 +124,7 @@ func TestStatusOfATopic(t *testing.T) {
 				return classify.Permanent(errBusy)
 			}
 			return nil
-		}, consumer.Topic{Dependency: "bank", Concurrency: 5, HandlerTimeout: 2 * time.Minute, MaxAttempts: 3})
+		}, consumer.TopicConfig{Dependency: "bank", Concurrency: 5, HandlerTimeout: 2 * time.Minute, MaxAttempts: 3})
 		c.Handle("refunds", failing(nil))
 		running(t, c)
 		time.Sleep(90 * time.Second)

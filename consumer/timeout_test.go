@@ -96,7 +96,7 @@ func TestEachHandlerHasItsOwnTime(t *testing.T) {
 				return nil
 			}
 			c.Handle("orders", handle)
-			c.HandleWith("quick", handle, consumer.Topic{HandlerTimeout: 10 * time.Second})
+			c.HandleWith("quick", handle, consumer.TopicConfig{HandlerTimeout: 10 * time.Second})
 		})
 		publish(t, broker, "orders", "50s")
 		time.Sleep(55 * time.Second)

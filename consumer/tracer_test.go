@@ -145,7 +145,7 @@ func TestTracerOfBatches(t *testing.T) {
 						}
 					}
 					return results
-				}, consumer.Topic{BatchSize: 2})
+				}, consumer.TopicConfig{BatchSize: 2})
 			})
 			time.Sleep(time.Minute)
 			w.mustShutdown()

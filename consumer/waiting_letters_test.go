@@ -503,7 +503,7 @@ func TestReceiptOfALetterThatWaited(t *testing.T) {
 		}
 		var ends []dlq.Receipt
 		for _, m := range broker.Messages("receipts") {
-			if r, err := dlq.DecodeReceipt(m); err == nil && r.Outcome == dlq.OutcomeDead {
+			if r, err := dlq.DecodeReceipt(m); err == nil && r.Outcome == "dead" {
 				ends = append(ends, r)
 			}
 		}

@@ -13,20 +13,20 @@ import (
 
 var errNotReceipt = errors.New("dlq: the message is not a receipt of redrive")
 
-// What became of a message that was sent back.
-const (
-	OutcomeFailed  = "failed"  // its first run has failed
-	OutcomeHandled = "handled" // it was handled, and is gone
-	OutcomeDead    = "dead"    // it is dead again, or discarded
-)
-
 // Receipt is what a worker says of a message that came back with a
 // [brokers.Meta.Send]: at its first failure, if there is one, and at its end. It
 // may come twice, or not at all; and anybody may write one, so believe it only
 // if its Send is one that you have issued, for that message.
 type Receipt struct {
-	Send      string `json:"send"`         // that of the message; a word
-	Outcome   string `json:"outcome"`      // OutcomeFailed, OutcomeHandled or OutcomeDead
+	Send string `json:"send"` // that of the message; a word
+
+	// Outcome says what became of the message, in one word:
+	//
+	//	failed    its first run has failed
+	//	handled   it was handled, and is gone
+	//	dead      it is dead again, or discarded
+	Outcome string `json:"outcome"`
+
 	MessageID string `json:"id,omitempty"` // of the message
 	Topic     string `json:"topic,omitempty"`
 	Group     string `json:"group,omitempty"` // of the worker
@@ -94,7 +94,7 @@ func DecodeReceipt(m brokers.Message) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("%w: %s", errNotReceipt, cause)
 	}
 	r := body.Receipt
-	known := r.Outcome == OutcomeFailed || r.Outcome == OutcomeHandled || r.Outcome == OutcomeDead
+	known := r.Outcome == "failed" || r.Outcome == "handled" || r.Outcome == "dead"
 	if body.Version < 1 || !text.IsWord(r.Send) || !known {
 		return Receipt{}, fmt.Errorf("%w: it lacks a version, a send or an outcome", errNotReceipt)
 	}

@@ -39,7 +39,7 @@ var ErrUnknown = errors.New("not known to this worker")
 type ByHand struct {
 	Topic      string    `json:"topic,omitempty"`
 	Dependency string    `json:"dependency,omitempty"` // with all topics that depend on it
-	Tenant     string    `json:"tenant,omitempty"`     // a name that Topic.DependencyOf returns
+	Tenant     string    `json:"tenant,omitempty"`     // a name that TopicConfig.DependencyOf returns
 	Since      time.Time `json:"since,omitzero"`       // set by the worker
 	Until      time.Time `json:"until,omitzero"`       // zero: until a person ends it
 	By         string    `json:"by,omitempty"`

@@ -150,7 +150,7 @@ func refuse(bad bool, of, field string, value any, fix string, limit any) error 
 	if !bad {
 		return nil
 	}
-	return settings.NewError("httpretry", "Config."+of+"."+field, value, fix, limit)
+	return &settings.Error{Package: "httpretry", Field: "Config." + of + "." + field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
 }
 
 // withDefaults fills what is unset, but for breaker and budget.

@@ -75,7 +75,7 @@ func Example() {
 		fmt.Println("handled at attempt", consumer.MetaFrom(ctx).Attempt)
 		stop() // usually the end of signal.NotifyContext
 		return nil
-	}, consumer.Topic{Dependency: "payments"})
+	}, consumer.TopicConfig{Dependency: "payments"})
 	if err := broker.Publish(ctx, "orders", brokers.Message{ID: "order-17", Body: []byte("1999 cents")}); err != nil {
 		log.Fatal(err)
 	}

@@ -381,7 +381,7 @@ func TestHandlerOfAnotherDependency(t *testing.T) {
 			broker, c := worker(t, consumer.Config{Guards: map[string]consumer.Guard{"payments": {Budget: spent}, "mails": other}})
 			client := s.client(t, httpretry.Policy{Breaker: b, Budget: spent})
 			c.Handle("mails", charge(client))
-			c.HandleWith("orders", charge(client), consumer.Topic{Dependency: "payments"})
+			c.HandleWith("orders", charge(client), consumer.TopicConfig{Dependency: "payments"})
 			stop := works(t, c)
 			b.Isolate("test")
 			publish(t, broker, "orders", 1)

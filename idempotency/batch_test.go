@@ -265,7 +265,7 @@ func TestBatchesInThePipeline(t *testing.T) {
 				done[key]++
 			}
 			return results
-		}), consumer.Topic{BatchSize: 16, BatchWait: time.Second})
+		}), consumer.TopicConfig{BatchSize: 16, BatchWait: time.Second})
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer stop()
 		ok(t, worker.Run(ctx))

@@ -1,8 +1,8 @@
 // Package idempotency keeps a message that was handled once from being handled
 // again, as far as that can be done from outside the handler.
 //
-// [Once] makes a [consumer.Middleware] that guarantees, with a [Store] that
-// keeps its contract:
+// [Once] makes a middleware, for the Middleware of [consumer.Config], that
+// guarantees, with a [Store] that keeps its contract:
 //
 //   - success is recorded after the handler has returned nil, never before: a
 //     handler that fails, panics or is cut off leaves no record, and the message

@@ -30,7 +30,7 @@ func ExampleOnce() {
 		fmt.Println("charged", m.ID)
 		return nil
 	}
-	handler := once(charge) // or Config.Middleware: []consumer.Middleware{once}
+	handler := once(charge) // or Config.Middleware: []func(consumer.Handler) consumer.Handler{once}
 	for range 3 {
 		fmt.Println(handler(context.Background(), &brokers.Message{ID: "order-7", Topic: "orders"}))
 	}

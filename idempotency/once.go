@@ -60,9 +60,9 @@ const (
 // Handlers are taken to be repeatable, with Once and without it: one that fails
 // runs again, even if its effect may be there already. What Once takes away is
 // the run for a duplicate of a message that has succeeded. If the other one does
-// harm too, set NoRepeat of consumer.Config or Topic besides: the message becomes a
+// harm too, set NoRepeat of consumer.Config or TopicConfig besides: the message becomes a
 // dead letter then. Its key is free, so that it is handled when it is sent back.
-func Once(store Store, o Options) (consumer.Middleware, error) {
+func Once(store Store, o Options) (func(consumer.Handler) consumer.Handler, error) {
 	g, err := newGuard(store, o)
 	if err != nil {
 		return nil, err

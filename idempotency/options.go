@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"time"
@@ -105,7 +106,7 @@ func refuse(bad bool, field string, value any, fix string, limit any) error {
 	if !bad {
 		return nil
 	}
-	return settings.NewError("idempotency", "Options."+field, value, fix, limit)
+	return &settings.Error{Package: "idempotency", Field: "Options." + field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
 }
 
 // withDefaults fills what is unset.

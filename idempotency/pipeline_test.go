@@ -21,7 +21,7 @@ import (
 )
 
 // start runs a worker for orders. Stop ends it, and returns how often what happened.
-func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...consumer.Topic) (stop func() map[consumer.EventKind]int) {
+func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...consumer.TopicConfig) (stop func() map[consumer.EventKind]int) {
 	t.Helper()
 	seen := &events{kinds: map[consumer.EventKind]int{}}
 	c, err := consumer.New(broker, consumer.Config{
@@ -30,7 +30,7 @@ func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...con
 		Observers:  []consumer.Observer{seen},
 	})
 	ok(t, err)
-	c.HandleWith("orders", h, append(topic, consumer.Topic{})[0])
+	c.HandleWith("orders", h, append(topic, consumer.TopicConfig{})[0])
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -88,7 +88,7 @@ func TestRunThatMayHaveHadItsEffect(t *testing.T) {
 				return classify.With(errBusy, classify.Verdict{Class: classify.ClassTransient, Ambiguous: true})
 			})}
 			handle, _ := wrap(t, idempotency.NewMemory(0), h.handle, nil)
-			stop := start(t, broker, handle, consumer.Topic{NoRepeat: noRepeat})
+			stop := start(t, broker, handle, consumer.TopicConfig{NoRepeat: noRepeat})
 			ok(t, broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}))
 			time.Sleep(time.Hour)
 			letters := broker.Messages("orders.dead")

@@ -97,7 +97,7 @@ func (s *starter) work(t *testing.T, b brokers.Broker, topic string) (stop func(
 	t.Helper()
 	c, err := consumer.New(b, consumer.Config{DeadLetter: "*-dead", Logger: slog.New(slog.DiscardHandler), Observers: []consumer.Observer{s}})
 	must(t, err)
-	c.HandleWith(topic, s.handle, consumer.Topic{StartAfter: startAfter})
+	c.HandleWith(topic, s.handle, consumer.TopicConfig{StartAfter: startAfter})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
@@ -205,7 +205,7 @@ func TestDeadlineFromTheFirstArrival(t *testing.T) {
 				t.Errorf("a run %v after %v", age, m.PublishedAt)
 			}
 			return classify.Transient(errors.New("busy"))
-		}, consumer.Topic{Deadline: deadline})
+		}, consumer.TopicConfig{Deadline: deadline})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx) }()

@@ -21,7 +21,7 @@ type Topic struct {
 	// Policy is a name for the retry policy of the topic, the value of the
 	// label "policy". Empty means "default".
 	Policy string
-	// Dependency is that of consumer.Topic. Empty means Name.
+	// Dependency is that of consumer.TopicConfig. Empty means Name.
 	Dependency string
 }
 

@@ -19,7 +19,7 @@ func NewLimiter(dependency string, l *flow.Limiter) prometheus.Collector {
 		slots:    desc("redrive_limit_slots", "The highest limit: at this value nothing is held back."),
 		running:  desc("redrive_limit_running", "Runs that are out."),
 		interval: desc("redrive_limit_interval_seconds", "Time between two starts while the limit is below 1; otherwise 0."),
-		sampled:  desc("redrive_limit_sampled", "Different messages, or names of Topic.DependencyOf, that ended in the last 2 minutes: the last 64 at most, poison left out."),
+		sampled:  desc("redrive_limit_sampled", "Different messages, or names of TopicConfig.DependencyOf, that ended in the last 2 minutes: the last 64 at most, poison left out."),
 		failing:  desc("redrive_limit_failing", "Those of the sampled that failed last; the limit falls when they are more than nine in ten, or when throttled ones are more than one in ten."),
 		paused:   desc("redrive_limit_paused", "1 while the limiter is paused by hand, otherwise 0."),
 	}

@@ -3,6 +3,7 @@ package retry
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/redrive-go/redrive/settings"
@@ -106,7 +107,7 @@ func refuse[V, L any](bad bool, field string, value V, fix string, limit L) erro
 	if !bad {
 		return nil
 	}
-	return settings.NewError("retry", "Policy."+field, value, fix, limit)
+	return &settings.Error{Package: "retry", Field: "Policy." + field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
 }
 
 func (p Policy) withDefaults() Policy {

@@ -27,9 +27,3 @@ type Error struct {
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s: %s", e.Package, e.Field, e.Problem, e.Fix)
 }
-
-// NewError returns an Error that says that field has this value. Fix is a format for
-// limit.
-func NewError(pkg, field string, value any, fix string, limit any) error {
-	return &Error{pkg, field, fmt.Sprintf("is %v", value), fmt.Sprintf(fix, limit)}
-}

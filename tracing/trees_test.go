@@ -276,7 +276,7 @@ var scenes = []scene{
 	{"put off", func(s *stage) {
 		s.publish("one")
 		s.work(1, func(c *consumer.Consumer) {
-			c.HandleWith(s.topic, func(context.Context, *brokers.Message) error { return nil }, consumer.Topic{StartAfter: 6 * time.Second})
+			c.HandleWith(s.topic, func(context.Context, *brokers.Message) error { return nil }, consumer.TopicConfig{StartAfter: 6 * time.Second})
 		})
 	}},
 	{"no token", func(s *stage) {
@@ -439,7 +439,7 @@ func (s *stage) batches(least int, judge func(body string, run int) error) func(
 				results[i] = judge(body, runs[body])
 			}
 			return results
-		}, consumer.Topic{BatchSize: 3, BatchWait: 3 * time.Second})
+		}, consumer.TopicConfig{BatchSize: 3, BatchWait: 3 * time.Second})
 	}
 }
 

@@ -30,10 +30,7 @@ import (
 	"github.com/redrive-go/redrive/internal/pulse"
 )
 
-// ErrExpired is the cause given to Lost when a lease ran out before an
-// extension succeeded. The cause also wraps the last error of Extend, if
-// there was one.
-var ErrExpired = errors.New("the lease ran out before it could be extended")
+var errExpired = errors.New("the lease ran out before it could be extended")
 
 // A Keeper keeps any number of leases of type L alive from one goroutine, and one
 // more per call of Extend under way. Set its fields, start it with [Keeper.Run],
@@ -62,7 +59,9 @@ type Keeper[L comparable] struct {
 	// Any other error is temporary.
 	Final func(error) bool
 
-	// Lost is called once for a lease that is lost; it is no longer tracked.
+	// Lost is called once for a lease that is lost; it is no longer tracked. The
+	// cause is a final error of Extend, or says that the lease ran out. Then it also
+	// wraps the last error of Extend, if there was one.
 	Lost func(lease L, cause error)
 
 	mu     sync.Mutex
@@ -269,9 +268,9 @@ func (k *Keeper[L]) lose(lost map[L]error) {
 
 func expired(held time.Duration, failure error) error {
 	if failure == nil {
-		return fmt.Errorf("%w (held for %s)", ErrExpired, held)
+		return fmt.Errorf("%w (held for %s)", errExpired, held)
 	}
-	return fmt.Errorf("%w (held for %s): %w", ErrExpired, held, failure)
+	return fmt.Errorf("%w (held for %s): %w", errExpired, held, failure)
 }
 
 // jittered returns between half of d and d, so that workers started together

@@ -226,6 +226,10 @@ func (s *faultySource) Extend(ctx context.Context, lease time.Duration, ds []*br
 	return s.inner.Extend(ctx, lease, ds)
 }
 
+func (s *faultySource) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
+	return s.inner.Backlogs(ctx)
+}
+
 func (s *faultySource) Close(ctx context.Context) error {
 	var err error
 	if s.b.hooks.closeSource != nil {

@@ -25,9 +25,7 @@ const (
 	lookOneByte = 1 // the broker sends a whole batch nevertheless
 )
 
-var _ brokers.Counting = (*source)(nil)
-
-// Backlogs implements brokers.Counting. What is ready in a topic is its lag: the records
+// Backlogs implements brokers.Source. What is ready in a topic is its lag: the records
 // that are not below what the group has committed. In a topic of dead letters they are
 // those that the group of redrive serve has not committed, or all if it has none.
 func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {

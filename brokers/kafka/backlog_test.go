@@ -17,7 +17,7 @@ import (
 // backlogs asks a stub, which must answer about orders and their dead letters.
 func (s *stub) backlogs() (orders, dead brokers.Backlog) {
 	s.Helper()
-	all, err := s.src.(brokers.Counting).Backlogs(s.Context())
+	all, err := s.src.Backlogs(s.Context())
 	if err != nil || len(all) != 2 || all[0].Topic != "orders" || all[1].Topic != "orders-dead" || all[0].DeadLetters || !all[1].DeadLetters {
 		s.Fatalf("%v: %+v", err, all)
 	}
@@ -66,7 +66,7 @@ func TestBacklogsOfABrokerThatHangs(t *testing.T) {
 			}
 			return nil
 		}))
-		if all, err := s.src.(brokers.Counting).Backlogs(s.Context()); err != nil || len(all) != 1 || all[0].Topic != "orders" {
+		if all, err := s.src.Backlogs(s.Context()); err != nil || len(all) != 1 || all[0].Topic != "orders" {
 			s.Errorf("no right to see the group: %v, %+v", err, all)
 		}
 		s.ack(s.take(20)...)
@@ -80,7 +80,7 @@ func TestBacklogsOfABrokerThatHangs(t *testing.T) {
 		defer cancel()
 		asked, start := make(chan error, 1), time.Now()
 		go func() {
-			_, err := s.src.(brokers.Counting).Backlogs(ctx)
+			_, err := s.src.Backlogs(ctx)
 			asked <- err
 		}()
 		more := numbered(10, 10)

@@ -48,7 +48,7 @@ func (b *Broker) Stats(topic string) Stats {
 	return Stats{Ready: t.count[ready], Delayed: t.count[delayed], InFlight: t.count[inFlight]}
 }
 
-// Backlogs implements brokers.Counting. It asks no broker, and waits for a Fault.
+// Backlogs implements brokers.Source. It asks no broker, and waits for a Fault.
 func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
 	faults, err := s.broker.faults(ctx, 1, func(int) Op { return Op{Operation: Count} })
 	if err != nil {

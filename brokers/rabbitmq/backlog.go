@@ -13,8 +13,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-var _ brokers.Counting = (*source)(nil)
-
 // asker has the connection that a source asks on how much its queues have: a question
 // without an answer ends its connection, which must not be that of deliveries.
 type asker struct {
@@ -22,7 +20,7 @@ type asker struct {
 	link *link      // nil before the first, and after the last has ended
 }
 
-// Backlogs implements brokers.Counting, by one passive declaration for each queue: two
+// Backlogs implements brokers.Source, by one passive declaration for each queue: two
 // for a topic, whose retries come back in a queue of their own. RabbitMQ tells this way
 // what is ready. Retries that wait are in queues that topics share.
 func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {

@@ -21,7 +21,7 @@ func TestBacklogs(t *testing.T) {
 				w.Fatal(err)
 			}
 		}
-		source := w.source.(brokers.Counting)
+		source := w.source
 		asks := func(ready ...int64) error {
 			w.Helper()
 			all, err := source.Backlogs(w.Context())

@@ -14,9 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-var _ brokers.Counting = (*source)(nil)
-
-// Backlogs implements brokers.Counting, by one call for each queue, which is not
+// Backlogs implements brokers.Source, by one call for each queue, which is not
 // repeated. Retries that wait in place are among those taken. SQS does not tell how old
 // a message is.
 func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {

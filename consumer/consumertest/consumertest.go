@@ -55,12 +55,12 @@ func Run(t testing.TB, h consumer.Handler, m brokers.Message, cfg consumer.Confi
 // Meta.DueAt ahead keeps it from being run.
 func Deliver(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config) Result {
 	t.Helper()
-	return DeliverWith(t, h, d, cfg, consumer.Topic{})
+	return DeliverWith(t, h, d, cfg, consumer.TopicConfig{})
 }
 
 // DeliverWith is Deliver with settings of the topic, as Consumer.HandleWith has
 // them. Faults of these fail the test as well.
-func DeliverWith(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config, settings consumer.Topic) Result {
+func DeliverWith(t testing.TB, h consumer.Handler, d brokers.Delivery, cfg consumer.Config, settings consumer.TopicConfig) Result {
 	t.Helper()
 	if d.Message.Topic == "" {
 		d.Message.Topic = "test"
@@ -176,5 +176,9 @@ func (s *source) Settle(_ context.Context, batch []brokers.Settlement) []error {
 }
 
 func (s *source) Extend(context.Context, time.Duration, []*brokers.Delivery) []error { return nil }
+
+func (s *source) Backlogs(context.Context) ([]brokers.Backlog, error) {
+	return nil, errors.ErrUnsupported
+}
 
 func (s *source) Close(context.Context) error { return nil }

@@ -147,7 +147,7 @@ func TestLastAttempt(t *testing.T) {
 }
 
 func TestSettingsOfTheTopicApply(t *testing.T) {
-	got := consumertest.DeliverWith(t, returns(errors.New("odd")), brokers.Delivery{}, consumer.Config{}, consumer.Topic{MaxAttempts: 1})
+	got := consumertest.DeliverWith(t, returns(errors.New("odd")), brokers.Delivery{}, consumer.Config{}, consumer.TopicConfig{MaxAttempts: 1})
 	if !got.Decision.DeadLetter || got.DeadLetter == nil {
 		t.Errorf("%+v, want a dead letter after the only attempt", got)
 	}
@@ -296,12 +296,12 @@ func TestFaultsFailTheTest(t *testing.T) {
 		name     string
 		handler  consumer.Handler
 		cfg      consumer.Config
-		settings consumer.Topic
+		settings consumer.TopicConfig
 		want     string
 	}{
-		{"Config", returns(nil), consumer.Config{Concurrency: -1}, consumer.Topic{}, "Config.Concurrency: -1 is out of range"},
-		{"Topic", returns(nil), consumer.Config{}, consumer.Topic{MaxBody: -1}, `Topic("test").MaxBody: -1 is out of range`},
-		{"handler", nil, consumer.Config{}, consumer.Topic{}, "the handler is nil"},
+		{"Config", returns(nil), consumer.Config{Concurrency: -1}, consumer.TopicConfig{}, "Config.Concurrency: -1 is out of range"},
+		{"Topic", returns(nil), consumer.Config{}, consumer.TopicConfig{MaxBody: -1}, `Topic("test").MaxBody: -1 is out of range`},
+		{"handler", nil, consumer.Config{}, consumer.TopicConfig{}, "the handler is nil"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &fake{}

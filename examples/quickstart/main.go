@@ -53,7 +53,7 @@ func newWorker(broker brokers.Broker, pay payments, watch stage) (*consumer.Cons
 		Concurrency:  concurrency,
 		DrainTimeout: 5 * time.Second,
 		MaxBody:      maxBody,
-		Middleware:   []consumer.Middleware{watch.ledger.watch},
+		Middleware:   []func(consumer.Handler) consumer.Handler{watch.ledger.watch},
 		Observers:    watch.observers,
 		Guard:        watch.guard,
 		Logger:       watch.logger,

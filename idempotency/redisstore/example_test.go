@@ -25,7 +25,7 @@ func Example() {
 	}
 	worker, err := consumer.New(memory.New(memory.Options{}), consumer.Config{
 		DeadLetter: "*-dead",
-		Middleware: []consumer.Middleware{once},
+		Middleware: []func(consumer.Handler) consumer.Handler{once},
 	})
 	if err != nil {
 		log.Fatal(err)

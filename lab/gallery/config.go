@@ -21,8 +21,8 @@ func (i Incident) config() consumer.Config {
 }
 
 // settings are those of the incident's topics.
-func (i Incident) settings() consumer.Topic {
-	settings := consumer.Topic{BatchSize: i.Batch}
+func (i Incident) settings() consumer.TopicConfig {
+	settings := consumer.TopicConfig{BatchSize: i.Batch}
 	if i.Bulkhead {
 		settings.DependencyOf = func(m *brokers.Message) string { return m.Key }
 	}

@@ -21,7 +21,7 @@ type Incident struct {
 	Timeout       time.Duration // HandlerTimeout, unless it is the default
 	Handlers      int           // Concurrency, unless it is the default
 	Batch         int           // handlers take that many messages at once
-	Bulkhead      bool          // Topic.DependencyOf is the message's key
+	Bulkhead      bool          // TopicConfig.DependencyOf is the message's key
 	Ordered       bool          // OrderByKey
 	Workers       int           // Consumers on the broker, unless it is one
 	Shared        bool          // they share a budget

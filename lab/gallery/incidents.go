@@ -248,7 +248,7 @@ var parts = []Incident{
 	},
 	{
 		Name:  "a fifth of the customers: 429",
-		Story: "For ten minutes calls for 20 of 100 customers are answered with status 429, however few they are, at 50 messages a second. Topic.DependencyOf is not set.",
+		Story: "For ten minutes calls for 20 of 100 customers are answered with status 429, however few they are, at 50 messages a second. TopicConfig.DependencyOf is not set.",
 		Warm:  10 * minute, Length: 10 * minute, Watch: minute,
 		Traffic: []Stream{
 			{Name: "others", Topic: "orders", Good: true, Load: rate(40, second, 20*minute), Keys: 80, Calls: fine},
@@ -258,21 +258,21 @@ var parts = []Incident{
 	},
 	{
 		Name:   "bulkhead, one customer in a hundred: down",
-		Story:  "The host of one customer in a hundred cannot be reached for an hour. Topic.DependencyOf names the customer.",
+		Story:  "The host of one customer in a hundred cannot be reached for an hour. TopicConfig.DependencyOf names the customer.",
 		Length: hour, Watch: 25 * hour, Bulkhead: true,
 		Traffic: customers(2*hour, meanwhile(fails(errRefused))),
 		Wants:   bulkhead,
 	},
 	{
 		Name:   "bulkhead, one customer in a hundred: hangs",
-		Story:  "The host of one customer in a hundred gives no answer for an hour. Topic.DependencyOf names the customer.",
+		Story:  "The host of one customer in a hundred gives no answer for an hour. TopicConfig.DependencyOf names the customer.",
 		Length: hour, Watch: 25 * hour, Bulkhead: true,
 		Traffic: customers(2*hour, meanwhile(hangs)),
 		Wants:   bulkhead,
 	},
 	{
 		Name:   "bulkhead, one customer in a hundred: 401",
-		Story:  "Calls for one customer in a hundred are answered with status 401 for an hour. Topic.DependencyOf names the customer.",
+		Story:  "Calls for one customer in a hundred are answered with status 401 for an hour. TopicConfig.DependencyOf names the customer.",
 		Length: hour, Watch: 25 * hour, Bulkhead: true,
 		Traffic: customers(2*hour, meanwhile(fails(status(401)))),
 		Wants:   bulkhead,

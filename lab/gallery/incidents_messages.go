@@ -11,21 +11,21 @@ import (
 var tenants = []Incident{
 	{
 		Name:  "5,000 tenants, 10 % down",
-		Story: "For 20 minutes the hosts of 10 % of 5,000 tenants cannot be reached, at 20 messages a second. Topic.DependencyOf names the tenant.",
+		Story: "For 20 minutes the hosts of 10 % of 5,000 tenants cannot be reached, at 20 messages a second. TopicConfig.DependencyOf names the tenant.",
 		Warm:  10 * minute, Length: 20 * minute, Watch: 25 * hour, Bulkhead: true,
 		Traffic: named5000(0.1, 20, 40*minute, meanwhile(fails(errRefused))),
 		Wants:   []Want{served(""), waitUpTo("others", 10*second), amplifiedUpTo(1.16)},
 	},
 	{
 		Name:  "5,000 tenants, 40 % down",
-		Story: "For an hour the hosts of 40 % of 5,000 tenants cannot be reached, at 50 messages a second. Topic.DependencyOf names the tenant.",
+		Story: "For an hour the hosts of 40 % of 5,000 tenants cannot be reached, at 50 messages a second. TopicConfig.DependencyOf names the tenant.",
 		Warm:  10 * minute, Length: hour, Watch: 25 * hour, Bulkhead: true,
 		Traffic: named5000(0.4, 50, hour+20*minute, meanwhile(fails(errRefused))),
 		Wants:   []Want{served(""), waitUpTo("others", 10*second)},
 	},
 	{
 		Name:  "3 of 100 tenants hang",
-		Story: "For an hour the hosts of 3 of 100 tenants give no answer, at 10 messages a second. Topic.DependencyOf names the tenant.",
+		Story: "For an hour the hosts of 3 of 100 tenants give no answer, at 10 messages a second. TopicConfig.DependencyOf names the tenant.",
 		Warm:  10 * minute, Length: hour, Watch: 25 * hour, Bulkhead: true,
 		Traffic: []Stream{
 			{Name: "others", Topic: "orders", Good: true, Load: rate(9.7, second, hour+20*minute), Keys: 97, Calls: fine},
@@ -35,7 +35,7 @@ var tenants = []Incident{
 	},
 	{
 		Name:  "one of four shards is down",
-		Story: "For 30 minutes one of four shards of a database cannot be reached, at 20 messages a second. Topic.DependencyOf names the shard.",
+		Story: "For 30 minutes one of four shards of a database cannot be reached, at 20 messages a second. TopicConfig.DependencyOf names the shard.",
 		Warm:  10 * minute, Length: 30 * minute, Watch: 25 * hour, Bulkhead: true,
 		Traffic: []Stream{
 			{Name: "others", Topic: "orders", Good: true, Load: rate(15, second, hour), Keys: 3, Calls: fine},
@@ -251,7 +251,7 @@ var daily = []Incident{
 	},
 	{
 		Name:  "a hot tenant and its own limit",
-		Story: "5,000 messages of one tenant come at once, whose limit is 10 calls a second, with status 429 beyond. Others bring 5 messages a second. Topic.DependencyOf names the tenant.",
+		Story: "5,000 messages of one tenant come at once, whose limit is 10 calls a second, with status 429 beyond. Others bring 5 messages a second. TopicConfig.DependencyOf names the tenant.",
 		Warm:  10 * minute, Length: second, Watch: 25 * hour, Bulkhead: true,
 		Traffic: []Stream{
 			{Name: "others", Topic: "orders", Good: true, Load: rate(5, second, 30*minute), Keys: 100, Calls: fine},

@@ -113,7 +113,7 @@ func (w *worker) random() func() float64 {
 }
 
 func (w *worker) register(c *consumer.Consumer, t *topic) {
-	settings := consumer.Topic{
+	settings := consumer.TopicConfig{
 		DeadLetter:     cmp.Or(t.dead, dlq.Discard),
 		Retry:          &t.policy,
 		HandlerTimeout: t.timeout,

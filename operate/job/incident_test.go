@@ -95,7 +95,7 @@ func TestForgedReceipts(t *testing.T) {
 		w.deaf() // so that nothing true is said meanwhile
 		w.letters(poison)
 		forge := func(send string) brokers.Message {
-			return dlq.Receipt{Send: send, Outcome: dlq.OutcomeHandled, Topic: "orders"}.Message()
+			return dlq.Receipt{Send: send, Outcome: "handled", Topic: "orders"}.Message()
 		}
 		j := w.create(job.Spec{}, store.Filter{})
 		done := make(chan store.Job)

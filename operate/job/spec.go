@@ -93,7 +93,7 @@ const maxRate = 100_000
 func (s Spec) validate() error {
 	var faults []error
 	wrong := func(field string, value any, fix string) {
-		faults = append(faults, settings.NewError("job", "Spec."+field, value, "%s", fix))
+		faults = append(faults, &settings.Error{Package: "job", Field: "Spec." + field, Problem: fmt.Sprintf("is %v", value), Fix: fix})
 	}
 	if !(s.Rate > 0 && s.Rate <= maxRate) {
 		wrong("Rate", s.Rate, fmt.Sprintf("use more than 0 and at most %d letters a second", maxRate))

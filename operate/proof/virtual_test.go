@@ -241,10 +241,10 @@ func (v *virtual) forge(ctx context.Context) {
 	d := dice{rand.New(rand.NewPCG(v.seed, 1))}
 	for pause(ctx, d.between(time.Second, 20*time.Second)) {
 		letter := 1 + d.IntN(len(v.sends)+len(v.letters))
-		r := dlq.Receipt{Send: fmt.Sprintf("%d.%d.AAAAAAAAAAAAAAAAAAAAAA", letter, 1+d.IntN(3)), Outcome: pick(d, dlq.OutcomeFailed, dlq.OutcomeHandled, dlq.OutcomeDead)}
+		r := dlq.Receipt{Send: fmt.Sprintf("%d.%d.AAAAAAAAAAAAAAAAAAAAAA", letter, 1+d.IntN(3)), Outcome: pick(d, "failed", "handled", "dead")}
 		for _, e := range v.ledger.until() {
 			if e.Kind == ran && e.Send != "" && e.Err == "" && d.chance(0.1) {
-				r.Send, r.Outcome = e.Send, dlq.OutcomeHandled // as it said itself
+				r.Send, r.Outcome = e.Send, "handled" // as it said itself
 			}
 		}
 		_ = v.brokers[pick(d, "shop", "events")].Publish(ctx, "receipts", r.Message())

@@ -104,7 +104,7 @@ func (w *worker) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.HandleWith(w.topic, w.handle, consumer.Topic{MaxAttempts: 3})
+	c.HandleWith(w.topic, w.handle, consumer.TopicConfig{MaxAttempts: 3})
 	return c.Run(ctx)
 }
 

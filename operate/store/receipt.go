@@ -41,7 +41,7 @@ func (s *Store) Receipts(ctx context.Context, now time.Time, receipts []dlq.Rece
 			said[w] = append(said[w], id)
 		}
 		// What was handled stays so, if a copy of it died.
-		for _, outcome := range []string{dlq.OutcomeFailed, dlq.OutcomeHandled, dlq.OutcomeDead} {
+		for _, outcome := range []string{"failed", "handled", "dead"} {
 			for w, list := range said {
 				if w.outcome != outcome {
 					continue
@@ -66,11 +66,11 @@ func (w what) note() string {
 // learn notes the same of several letters.
 func (c conn) learn(ctx context.Context, now time.Time, list ids, w what) (err error) {
 	switch w.outcome {
-	case dlq.OutcomeFailed:
+	case "failed":
 		err = c.failedFirst(ctx, now, list, w)
-	case dlq.OutcomeHandled:
+	case "handled":
 		_, err = c.move(ctx, now, move{letters: list, from: awaited(), to: StateConfirmed, note: w.note()})
-	case dlq.OutcomeDead:
+	case "dead":
 		_, err = c.move(ctx, now, move{letters: list, from: awaited(), to: StateReturned, note: w.note()})
 	}
 	return err

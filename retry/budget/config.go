@@ -2,6 +2,7 @@ package budget
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/redrive-go/redrive/settings"
 )
@@ -40,5 +41,5 @@ func refuse(ok bool, field string, value float64, fix string, limit any) error {
 	if ok {
 		return nil
 	}
-	return settings.NewError("budget", "Config."+field, value, fix, limit)
+	return &settings.Error{Package: "budget", Field: "Config." + field, Problem: fmt.Sprintf("is %v", value), Fix: fmt.Sprintf(fix, limit)}
 }

@@ -109,8 +109,8 @@ workers that were called, and ends with their process.`,
 	flags.DurationVar(&f.length, "for", 0, "how long to pause, such as 2h")
 	flags.StringVar(&f.until, "until", "", "when the pause ends, by the clock of the worker: a `time` of RFC 3339")
 	flags.BoolVar(&f.forever, "forever", false, "pause until it is resumed")
-	flags.StringVar(&f.dependency, "dependency", "", "pause or resume this Topic.Dependency, with all topics of it")
-	flags.StringVar(&f.tenant, "tenant", "", "pause or resume this `name` that Topic.DependencyOf returns")
+	flags.StringVar(&f.dependency, "dependency", "", "pause or resume this TopicConfig.Dependency, with all topics of it")
+	flags.StringVar(&f.tenant, "tenant", "", "pause or resume this `name` that TopicConfig.DependencyOf returns")
 	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the token of the workers (default: the environment variable "+workerToken+")")
 	flags.DurationVar(&f.within, "timeout", 10*time.Second, "how long a worker may take to answer")
 	return cmd

@@ -63,7 +63,7 @@ func delay(ctx context.Context, w *rabbitmq.World) error {
 		Guard:       unguarded,
 		Retry:       retry.Policy{Backoff: retry.Backoff{Base: trial.to, Cap: trial.to, Floor: trial.from, Multiplier: 1}},
 		Observers:   []consumer.Observer{o},
-		Middleware: []consumer.Middleware{func(next consumer.Handler) consumer.Handler {
+		Middleware: []func(consumer.Handler) consumer.Handler{func(next consumer.Handler) consumer.Handler {
 			return func(ctx context.Context, m *brokers.Message) error {
 				time.Sleep(trial.handler)
 				return next(ctx, m)

@@ -33,8 +33,8 @@ func mailGuard() (consumer.Guard, error) {
 const mailSlots = 4
 
 // mailTopic is for a short day: the zero Policy waits for up to 15 min.
-func mailTopic() consumer.Topic {
-	return consumer.Topic{
+func mailTopic() consumer.TopicConfig {
+	return consumer.TopicConfig{
 		Dependency: mailServer, Concurrency: mailSlots,
 		Retry: &retry.Policy{MaxAttempts: 10, Backoff: retry.Backoff{Base: 500 * time.Millisecond, Cap: 5 * time.Second}},
 	}
