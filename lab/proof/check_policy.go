@@ -71,8 +71,9 @@ func (c *checker) judgeAlone(d *delivery, v classify.Verdict) []judgement {
 			j := c.decide(d, p, v, d.attempt+1, d.throttles, 0)
 			all = append(all, j)
 			if age := c.now - d.first; j.dies && j.reason != "expired" && d.first > 0 && age < leastAge+c.scenario.pace.slack {
-				early := c.uncounted(d, p, v)
-				early.high = max(early.high, min(age+c.scenario.pace.slack, uncountedCap)+time.Microsecond)
+				early, longer := c.uncounted(d, p, v), p
+				longer.Backoff.Floor = max(p.Backoff.Floor, min(age+c.scenario.pace.slack, or(p.Backoff.Cap, uncountedCap), uncountedCap))
+				early.high = c.uncounted(d, longer, v).high
 				all = append(all, early)
 			}
 		}
@@ -178,7 +179,8 @@ func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number
 // dependency is that of a topic, as one worker saw it.
 type dependency struct {
 	runs      []reported
-	contrasts bool // practically nothing has succeeded at some time
+	contrasts bool          // practically nothing has succeeded at some time
+	lasts     time.Duration // what failures say, after runs that timed out
 
 	delivered, retried, refunded int // by its budget
 }
@@ -277,8 +279,8 @@ func (c *checker) isAttempt(d *delivery) (may, must bool) {
 
 // othersFail reports whether another message may have failed beside d.
 func (c *checker) othersFail(d *delivery) bool {
-	who := c.reported(&event{ID: d.fate.id}).who
-	for r := range c.reports(d, max(0, c.now-successLasts-c.scenario.pace.slack)) {
+	who, lasts := c.reported(&event{ID: d.fate.id}).who, d.worker.dependency(d.topic.name).lasts
+	for r := range c.reports(d, max(0, c.now-max(successLasts, lasts)-c.scenario.pace.slack)) {
 		if r.as <= throttles && r.who != who {
 			return true
 		}
@@ -333,6 +335,9 @@ func (c *checker) report(d *delivery, e *event) {
 	}
 	g, r := d.worker.dependency(d.topic.name), c.reported(e)
 	r.of = d
+	if took := e.At - d.began; took >= d.topic.timeout-c.scenario.pace.slack {
+		g.lasts = max(g.lasts, 2*took)
+	}
 	r.sure = !d.freed && d.toldAt == 0 && !d.excused && e.Cause != lost && !part
 	if d.paid && (r.as == succeeds || r.as == silent || r.as == throttles) {
 		g.refunded++
