@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -63,6 +65,9 @@ func kafkaArea(context.Context) ([]figure.Measurement, func(context.Context) err
 		}},
 		{Name: "franz-go, 10 KiB", Run: franz("_10k", large, kafkaLarge), Figures: []*figure.Figure{
 			figure.Reported("kafka_vs_franz_10k", "ratio"), figure.Reported("kafka_default_vs_tuned_10k", "ratio"),
+		}},
+		{Name: "bytes", Run: s.allocated, Figures: []*figure.Figure{
+			figure.AtMost("kafka_bytes_per_message", "B", 900),
 		}},
 		{Name: "failures", Run: s.failures, Figures: []*figure.Figure{
 			figure.AtLeast("kafka_fail1", "ratio", 0.9),
@@ -132,6 +137,40 @@ func franz(suffix string, w *kafka.World, messages int) func(context.Context, *f
 		all.compare(samples, "kafka_default_vs_tuned"+suffix, "redrive-default", "redrive")
 		return err
 	}
+}
+
+// allocated measures the bytes that a message takes from the heap, in the second half
+// of a backlog: buffers have their size then.
+func (s *kafkaSession) allocated(ctx context.Context, samples *figure.Samples) error {
+	const from = kafkaBacklog / 2
+	topics, err := s.world.Fill(ctx, kafkaBacklog, "bytes")
+	if err != nil {
+		return err
+	}
+	var at [2]runtime.MemStats
+	for range figure.Rounds(ctx, 3) {
+		s.world.NextGroup()
+		handled := 0
+		_, err := contender.Contender(func(ctx context.Context, queue string, handle func()) error {
+			var mu sync.Mutex
+			return contender.Redrive(s.world, kafkaConfig)(ctx, queue, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				switch handled++; handled {
+				case from:
+					runtime.ReadMemStats(&at[0])
+				case kafkaBacklog:
+					runtime.ReadMemStats(&at[1])
+				}
+				handle()
+			})
+		}).Time(ctx, topics[0], kafkaBacklog)
+		if err != nil {
+			return err
+		}
+		samples.Add("kafka_bytes_per_message", float64(at[1].TotalAlloc-at[0].TotalAlloc)/(kafkaBacklog-from))
+	}
+	return nil
 }
 
 // failures compares redrive with itself when nothing fails, in more rounds: what
