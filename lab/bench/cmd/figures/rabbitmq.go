@@ -48,6 +48,7 @@ func rabbitMQ(context.Context) ([]figure.Measurement, func(context.Context) erro
 			figure.AtLeast("rabbitmq_fail10", "ratio", 0.6),
 		}},
 		{Name: "classic queues", Run: s.classic, Figures: []*figure.Figure{figure.AtLeast("rabbitmq_classic_vs_raw", "ratio", 0.9)}},
+		{Name: "defaults", Run: s.defaults, Figures: []*figure.Figure{figure.AtLeast("rabbitmq_default_vs_raw", "ratio", 0.9)}},
 		{Name: "lateness", Run: punctuality(world, late, "rabbitmq", 3, 400), Figures: []*figure.Figure{
 			figure.AtMost("rabbitmq_late_p99_ms", "ms", 10),
 			figure.AtMost("rabbitmq_early", "retries", 0),
@@ -85,6 +86,17 @@ func (s *rabbitSession) throughput(ctx context.Context, samples *figure.Samples)
 	all.compare(samples, "rabbitmq_vs_watermill_default", "redrive", "watermill-default")
 	all.compare(samples, "rabbitmq_fail1", "fail1", "fail0")
 	all.compare(samples, "rabbitmq_fail10", "fail10", "fail0")
+	return err
+}
+
+// defaults compares redrive on its default Config with the loop of the throughput.
+func (s *rabbitSession) defaults(ctx context.Context, samples *figure.Samples) error {
+	const backlog = 100_000
+	all, err := s.contest(ctx, s.world.Fill, []entrant{
+		{"raw", backlog, s.world.Raw(500, 125).Time},
+		{"redrive-default", backlog, contender.Redrive(s.world, consumer.Config{}).Time},
+	})
+	all.compare(samples, "rabbitmq_default_vs_raw", "redrive-default", "raw")
 	return err
 }
 

@@ -38,6 +38,7 @@ func sqsArea(context.Context) ([]figure.Measurement, func(context.Context) error
 			figure.AtLeast("sqs_fail10", "ratio", 0.6),
 			figure.AtMost("sqs_calls_per_message", "calls", 0.25),
 		}},
+		{Name: "defaults", Run: s.defaults, Figures: []*figure.Figure{figure.AtLeast("sqs_default_vs_raw", "ratio", 0.9)}},
 		{Name: "calls of retries", Run: s.retries, Figures: []*figure.Figure{figure.AtMost("sqs_calls_per_retry", "calls", 0.35)}},
 		{Name: "lateness", Run: punctuality(s.world, sqsStored, "sqs", 3, 1000), Figures: []*figure.Figure{
 			figure.AtMost("sqs_late_p99_ms", "ms", milliseconds(sqsLate)),
@@ -96,6 +97,20 @@ func (s *sqsSession) throughput(ctx context.Context, samples *figure.Samples) er
 	all.compare(samples, "sqs_vs_watermill", "redrive", "watermill")
 	all.compare(samples, "sqs_fail1", "fail1", "redrive")
 	all.compare(samples, "sqs_fail10", "fail10", "redrive")
+	return err
+}
+
+// defaults compares redrive on its default Config with a loop of eight polls.
+func (s *sqsSession) defaults(ctx context.Context, samples *figure.Samples) error {
+	const backlog = 30_000
+	all, err := contest(ctx, 5, []entrant{
+		{"raw", backlog, s.world.Raw(8).Time},
+		{"redrive-default", backlog, contender.Redrive(s.world, consumer.Config{}).Time},
+	}, unprepared, func(round int, e entrant) (float64, error) {
+		rate, _, err := s.consume(ctx, fmt.Sprint("default-", round), e)
+		return rate, err
+	})
+	all.compare(samples, "sqs_default_vs_raw", "redrive-default", "raw")
 	return err
 }
 
