@@ -70,6 +70,7 @@ func (p *pipeline) track(received []*brokers.Delivery) []*delivery {
 			d.sub = p.stray(d.Message.Topic)
 		}
 		d.sub.active.Add(1)
+		d.sub.bodies.add(len(d.Message.Body))
 		d.sub.ages.count(d.sub.since(d), 1)
 	}
 	p.mu.Unlock()

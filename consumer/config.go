@@ -55,7 +55,8 @@ type Config struct {
 
 	// Prefetch is how many deliveries of a topic wait in the process for a free
 	// handler, or for the rest of their batch: at least as many as fill one.
-	// Their leases are kept. Default is Concurrency.
+	// Their leases are kept. Default is Concurrency, or, where handlers are quick,
+	// what they do in 100 ms, within a half of MaxHeld and of MaxHeldBytes.
 	Prefetch int
 
 	// HandlerTimeout bounds one handler run; its context then ends with cause
@@ -382,6 +383,7 @@ type route struct {
 	batchHandler BatchHandler
 	concurrency  int
 	prefetch     int
+	fixed        bool // the prefetch, by the user
 	dependency   string
 	dependencyOf func(*brokers.Message) string
 	stray        bool // no handler is registered
@@ -426,7 +428,7 @@ func newRoute(c Config, topic string, t TopicConfig) (*route, error) {
 	if prefetch == 0 && t.Concurrency == 0 {
 		prefetch = c.Prefetch
 	}
-	r.prefetch = cmp.Or(prefetch, r.concurrency)
+	r.prefetch, r.fixed = cmp.Or(prefetch, r.concurrency), prefetch != 0
 	if t.Retry != nil {
 		r.policy = *t.Retry
 		faults = append(faults, policyFaults(field+".Retry", r.policy))

@@ -140,6 +140,7 @@ func (in *intake) room(s *subscription) int {
 	inLine, active := in.admission.inLine(s.dependency), int(s.active.Load())
 	switch {
 	case v.Full():
+		window += s.ahead(v.Usual)
 	case v.Limit < 1:
 		most := inLineMost
 		if inLine[fresh] == 0 { // look behind those that have failed for one that has not
@@ -151,6 +152,38 @@ func (in *intake) room(s *subscription) int {
 	}
 	// Messages that were sent back let others pass.
 	return in.roomForLetters(s, window-size*(inLine[fresh]+inLine[retried])-active)
+}
+
+// aheadTime is how long a broker may take to bring messages and to confirm their ends
+// while handlers have work.
+const aheadTime = 100 * time.Millisecond
+
+// ahead is how many deliveries the window takes beyond its size, for handlers whose runs
+// usually take so long: what they do in aheadTime, within a half of what may still be
+// held. None if the user has set a prefetch. mu is held.
+func (s *subscription) ahead(usual time.Duration) int {
+	if s.fixed || usual <= 0 || usual >= aheadTime {
+		return 0
+	}
+	held := int(s.waiting.Load() + s.dying.Load())
+	n := min(s.concurrency*max(1, s.batchSize)*int(aheadTime/usual)-s.prefetch, (s.maxHeld-held)/2)
+	if s.bodies.n > 0 {
+		n = min(n, (s.maxBytes-s.heldBytes)/2/max(1, s.bodies.bytes/s.bodies.n))
+	}
+	return max(n, 0)
+}
+
+// sizes is of the bodies that came lately.
+type sizes struct{ n, bytes int }
+
+// add takes in a body of so many bytes.
+func (s *sizes) add(bytes int) {
+	const lately = 1000
+	if s.n >= lately {
+		s.n, s.bytes = s.n/2, s.bytes/2
+	}
+	s.n++
+	s.bytes += bytes
 }
 
 // roomForLetters returns how much of room is left while dead letters are under

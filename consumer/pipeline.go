@@ -100,6 +100,7 @@ type subscription struct {
 	dying     atomic.Int32
 	stuck     int              // of those dying: held because the broker refuses every end
 	heldBytes int              // bodies of those two
+	bodies    sizes            // that came lately
 	full      bool             // not received for, because there is no room
 	batches   [ranks]collector // no batch holds fresh messages, retries and those that were sent back
 

@@ -162,3 +162,45 @@ func TestMaxHeldBytes(t *testing.T) {
 		empty(t, broker.Broker, "orders", "orders.dead")
 	})
 }
+
+// Quick handlers take what a broker is to bring next from a longer row. It is as long as
+// they work through in a moment, within a half of what may be held.
+func TestPrefetchOfQuickHandlers(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		takes  time.Duration
+		body   int
+		config func(*consumer.Config)
+		most   int // in the process at once
+	}{
+		{"200 ms", 200 * time.Millisecond, 100, nil, 10 + 10},
+		{"10 ms", 10 * time.Millisecond, 100, nil, 10 + 100},
+		{"1 ms", time.Millisecond, 100, nil, 10 + 10 + 500},
+		{"1 ms, large bodies", time.Millisecond, 1000, func(c *consumer.Config) { c.MaxHeldBytes = 64_000 }, 10 + 10 + 32},
+		{"1 ms, little may be held", time.Millisecond, 100, func(c *consumer.Config) { c.MaxHeld = 40 }, 10 + 10 + 20},
+		{"1 ms, a prefetch that is set", time.Millisecond, 100, func(c *consumer.Config) { c.Prefetch = 30 }, 10 + 30},
+		{"1 ms, two handlers", time.Millisecond, 100, func(c *consumer.Config) { c.Concurrency = 2 }, 2 + 200},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			broker := memory.New(memory.Options{})
+			cfg := guarded()
+			if tt.config != nil {
+				tt.config(&cfg)
+			}
+			var mu sync.Mutex
+			most := 0
+			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
+				mu.Lock()
+				most = max(most, broker.Stats("orders").InFlight)
+				mu.Unlock()
+				time.Sleep(tt.takes)
+				return nil
+			}))
+			publish(t, broker, "orders", slices.Repeat([]string{strings.Repeat("x", tt.body)}, 60_000)...)
+			w.stopAfter(10 * time.Second)
+			if most < tt.most*9/10 || most > tt.most {
+				t.Errorf("%d messages were in the process at once, want nearly %d", most, tt.most)
+			}
+		})
+	}
+}
