@@ -12,8 +12,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/wire"
 )
@@ -50,19 +48,16 @@ var (
 
 // sealed is an envelope in JSON.
 type sealed struct {
-	V       int        `json:"v"`
-	Key     *string    `json:"key,omitempty"`
-	Headers [][]string `json:"headers,omitempty"`
-	Body    *string    `json:"body"`
+	V       int      `json:"v"`
+	Key     *text    `json:"key,omitempty"`
+	Headers [][]text `json:"headers,omitempty"`
+	Body    *text    `json:"body"`
 }
 
 // seal returns the body to send.
 func (e envelope) seal() string {
-	in := sealed{V: envelopeVersion, Headers: listed(e.headers), Body: aws.String(textOf(string(e.body)))}
-	if e.key != nil {
-		in.Key = aws.String(textOf(*e.key))
-	}
-	return `{"redrive":` + quote(in) + "}"
+	body := text(e.body)
+	return `{"redrive":` + quote(sealed{V: envelopeVersion, Key: (*text)(e.key), Headers: listed(e.headers), Body: &body}) + "}"
 }
 
 // open undoes seal.
@@ -79,22 +74,15 @@ func open(body []byte) (e envelope, err error) {
 		}
 		return e, fmt.Errorf("%w: %w", errBroken, cmp.Or(err, errors.New("a part is missing, or not what it should be")))
 	}
-	plain, err := plainText(*in.Body)
-	e.body = []byte(plain)
-	if in.Key != nil && err == nil {
-		plain, err = plainText(*in.Key)
-		e.key = &plain
-	}
-	if err == nil {
-		e.headers, err = unlisted(in.Headers)
-	}
+	e.key, e.body = (*string)(in.Key), []byte(*in.Body)
+	e.headers, err = unlisted(in.Headers)
 	return e, err
 }
 
 // listed are headers as lists of name, value and perhaps type.
-func listed(h brokers.Headers) (lists [][]string) {
+func listed(h brokers.Headers) (lists [][]text) {
 	for _, header := range h {
-		list := []string{textOf(header.Name), textOf(header.Value), textOf(header.Type)}
+		list := []text{text(header.Name), text(header.Value), text(header.Type)}
 		if header.Type == "" {
 			list = list[:2]
 		}
@@ -104,18 +92,13 @@ func listed(h brokers.Headers) (lists [][]string) {
 }
 
 // unlisted undoes listed.
-func unlisted(lists [][]string) (all brokers.Headers, err error) {
+func unlisted(lists [][]text) (all brokers.Headers, err error) {
 	for _, list := range lists {
 		if len(list) != 2 && len(list) != 3 {
 			return nil, fmt.Errorf("%w: a header has a name, a value and perhaps a type", errBroken)
 		}
-		h := brokers.Header{}
-		for i, to := range []*string{&h.Name, &h.Value, &h.Type}[:len(list)] {
-			if *to, err = plainText(list[i]); err != nil {
-				return nil, err
-			}
-		}
-		all = append(all, h)
+		list = append(list, "")
+		all = append(all, brokers.Header{Name: string(list[0]), Value: string(list[1]), Type: string(list[2])})
 	}
 	return all, nil
 }
@@ -146,25 +129,26 @@ func quote(v any) string {
 // spelled escapes what SQS does not take, and no line separators.
 var spelled = strings.NewReplacer(`\\`, `\\`, `\u2028`, "\u2028", `\u2029`, "\u2029", "\ufffe", `\ufffe`, "\uffff", `\uffff`)
 
-// textOf is a text of an envelope, plainText undoes it.
-func textOf(s string) string {
+// text is one of an envelope, as it is or in base64.
+type text string
+
+// MarshalText implements encoding.TextMarshaler.
+func (t text) MarshalText() ([]byte, error) {
+	s := string(t)
 	coded := len(base64Mark) + base64.StdEncoding.EncodedLen(len(s))
 	if utf8.ValidString(s) && !strings.HasPrefix(s, base64Mark) && len(quote(s))-len(`""`) <= coded {
-		return s
+		return []byte(s), nil
 	}
-	return base64Mark + base64.StdEncoding.EncodeToString([]byte(s))
+	return base64.StdEncoding.AppendEncode([]byte(base64Mark), []byte(s)), nil
 }
 
-func plainText(s string) (string, error) {
-	coded, ok := strings.CutPrefix(s, base64Mark)
-	if !ok {
-		return s, nil
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *text) UnmarshalText(b []byte) (err error) {
+	if coded, ok := bytes.CutPrefix(b, []byte(base64Mark)); ok {
+		b, err = base64.StdEncoding.Strict().AppendDecode(nil, coded)
 	}
-	raw, err := base64.StdEncoding.Strict().DecodeString(coded)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", errBroken, err)
-	}
-	return string(raw), nil
+	*t = text(b)
+	return err
 }
 
 // takes reports whether SQS takes s as a body or as the text of an attribute:
@@ -208,33 +192,22 @@ func pack(h, moved brokers.Headers, flags ...string) string {
 	return spelled.Replace(packed) // what SQS does not take is in texts alone
 }
 
-// movedIn returns the headers of the user in a packed attribute, none if they
-// cannot be read.
-func movedIn(packed string) brokers.Headers {
-	if !hasFlag(packed, flagMoved) {
-		return nil
+// unpack returns the flags of a packed attribute, and the headers of the user that
+// were moved into it, as far as they can be read.
+func unpack(packed string) (flags []string, moved brokers.Headers) {
+	if !strings.HasPrefix(packed, flagsStart) {
+		return nil, nil
 	}
 	var in struct {
-		Moved [][]string `json:"moved"`
+		SQS   string   `json:"sqs"`
+		Moved [][]text `json:"moved"`
 	}
-	if err := json.Unmarshal([]byte(packed), &in); err != nil || len(in.Moved) > envelopeHeaders {
-		return nil
+	if json.Unmarshal([]byte(packed), &in) != nil {
+		return nil, nil
 	}
-	h, _ := unlisted(in.Moved)
-	return slices.DeleteFunc(h, func(h brokers.Header) bool { return !takesName(h.Name) })
-}
-
-// hasFlag reports whether a packed attribute has a flag.
-func hasFlag(packed, flag string) bool {
-	flags, ok := strings.CutPrefix(packed, flagsStart)
-	if !ok || !strings.HasSuffix(packed, "}") {
-		return false
+	flags = strings.Split(in.SQS, ",")
+	if slices.Contains(flags, flagMoved) && len(in.Moved) <= envelopeHeaders {
+		moved, _ = unlisted(in.Moved)
 	}
-	flags, _, _ = strings.Cut(flags, `"`)
-	for one := range strings.SplitSeq(flags, ",") {
-		if one == flag {
-			return true
-		}
-	}
-	return false
+	return flags, slices.DeleteFunc(moved, func(h brokers.Header) bool { return !takesName(h.Name) })
 }

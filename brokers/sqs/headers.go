@@ -96,27 +96,24 @@ func attributesOf(h brokers.Headers) (attributes map[string]types.MessageAttribu
 	return attributes, moved, len(moved) == 0 || len(quote(listed(moved))) <= movedRoom
 }
 
-func attributeOf(h brokers.Header) (types.MessageAttributeValue, bool) {
-	if h.Type == "" {
-		return types.MessageAttributeValue{DataType: aws.String(typeString), StringValue: &h.Value}, takes(h.Value)
+func attributeOf(h brokers.Header) (value types.MessageAttributeValue, ok bool) {
+	kind := cmp.Or(h.Type, typeString)
+	base, label, labeled := strings.Cut(kind, ".")
+	if labeled && (!word.MatchString(label) || len(kind) > maxNameLength) {
+		return value, false
 	}
-	base, label, labeled := strings.Cut(h.Type, ".")
-	if labeled && (!word.MatchString(label) || len(h.Type) > maxNameLength) {
-		return types.MessageAttributeValue{}, false
-	}
-	value := types.MessageAttributeValue{DataType: &h.Type}
+	value.DataType = &kind
 	switch base {
 	case typeBinary:
 		value.BinaryValue = []byte(h.Value)
 		return value, h.Value != ""
 	case typeString:
-		value.StringValue = &h.Value
-		return value, takes(h.Value)
+		ok = takes(h.Value)
 	case typeNumber:
-		value.StringValue = &h.Value
-		return value, isNumber(h.Value)
+		ok = isNumber(h.Value)
 	}
-	return types.MessageAttributeValue{}, false
+	value.StringValue = &h.Value
+	return value, ok
 }
 
 // takesName reports whether SQS takes name for an attribute.

@@ -50,8 +50,7 @@ const (
 	// leastShed is the least that shedding tries to win.
 	leastShed = 16
 
-	maxDelaySeconds = 900
-	maxGroupLength  = 128
+	maxGroupLength = 128
 
 	// retention is the longest that a queue keeps a message.
 	retention = 14 * 24 * time.Hour
@@ -91,18 +90,18 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 		r.err = fmt.Errorf("message %s of the queue %q: %w: it got damaged on its way here, and is given back", r.id, q.topic, errChecksum)
 		return r
 	}
-	packed := ""
+	packed := aws.ToString(m.MessageAttributes[wire.Packed].StringValue)
 	var notes brokers.Headers
-	if attribute, ok := m.MessageAttributes[wire.Packed]; ok {
-		packed = aws.ToString(attribute.StringValue)
+	if packed != "" {
 		notes, _ = wire.Unpack(packed) // what is before a fault counts
 	}
+	flags, moved := unpack(packed)
 	ours := slices.ContainsFunc(notes, func(h brokers.Header) bool {
 		return h.Name == topicHeader && h.Value == queueName(q.topic)
 	})
-	h := headersOf(&m, movedIn(packed))
+	h := headersOf(&m, moved)
 	var key *string
-	if hasFlag(packed, flagEnvelope) {
+	if slices.Contains(flags, flagEnvelope) {
 		switch e, err := open(body); {
 		case err == nil:
 			body, key, h = e.body, e.key, slices.Concat(h, e.headers)
@@ -129,7 +128,7 @@ func parse(m types.Message, q *queue, limits wire.Limits) record {
 	r.message.Body = body
 	if key != nil {
 		r.message.Key = *key
-	} else if r.message.Key == "" && !hasFlag(packed, flagKeyless) {
+	} else if r.message.Key == "" && !slices.Contains(flags, flagKeyless) {
 		r.message.Key = r.group
 	}
 	return r
@@ -187,10 +186,7 @@ func (q *queue) compose(m brokers.Message, meta *brokers.Meta, delay time.Durati
 	if err := l.enclose(m.Body, q.topic); err != nil {
 		return outgoing{}, err
 	}
-	limit := q.limit
-	if limit <= 0 || limit > largest {
-		limit = largest
-	}
+	limit := q.size()
 	out := l.outgoing(l.shed(limit))
 	if l.dead {
 		if out.size > limit {
@@ -198,7 +194,10 @@ func (q *queue) compose(m brokers.Message, meta *brokers.Meta, delay time.Durati
 		}
 		bare := l.outgoing(l.bare())
 		if bare.size > limit && len(l.user) > 0 {
-			l = l.alone(m.Body)
+			m.Headers = slices.DeleteFunc(slices.Clone(l.user), func(h brokers.Header) bool { return !isTrace(h) })
+			l = letter{fifo: q.fifo}
+			l.write(m, nil)
+			_ = l.enclose(m.Body, q.topic) // has no headers
 			bare = l.outgoing(l.bare())
 		}
 		if out.size > limit {
@@ -255,18 +254,21 @@ func (l *letter) outgoing(packed string) outgoing {
 		// second copy and drop it.
 		entry.MessageDeduplicationId = aws.String(rand.Text())
 	} else {
-		entry.DelaySeconds = int32(min(wholeSeconds(l.delay), maxDelaySeconds))
+		entry.DelaySeconds = seconds(min(l.delay, longestDelay))
 	}
 	return outgoing{entry: entry, size: len(l.body) + sizeOf(attributes)}
 }
 
 // messageLimit is the largest message, headers included, that compose takes
 // whatever bytes it has: in an envelope, four stand for three. Text may be larger.
-func messageLimit(queueLimit int) int {
-	if queueLimit <= 0 || queueLimit > largest {
-		queueLimit = largest
+func (q *queue) messageLimit() int { return max(1, (q.size()-wrapping)/4*3) }
+
+// size is the largest message of the queue, attributes included.
+func (q *queue) size() int {
+	if q.limit <= 0 || q.limit > largest {
+		return largest
 	}
-	return max(1, (queueLimit-wrapping)/4*3)
+	return q.limit
 }
 
 // write sets the headers and the group of m.
@@ -376,16 +378,6 @@ func spare(notes brokers.Headers) brokers.Headers {
 	names := []string{deadVersion, deadPrefix + "reason", deadPrefix + "topic", deadPrefix + "idempotency-key", deadPrefix + "count", deadPrefix + "send", idHeader, keyHeader, topicHeader}
 	notes = slices.DeleteFunc(slices.Clone(notes), func(h brokers.Header) bool { return !slices.Contains(names, h.Name) })
 	return append(notes, brokers.Header{Name: deadPrefix + "truncated", Value: "record"})
-}
-
-// alone is the letter without the headers of the user.
-func (l *letter) alone(plain []byte) letter {
-	a := letter{group: l.group, fifo: l.fifo, trace: l.trace, flags: slices.DeleteFunc(slices.Clone(l.flags), func(f string) bool { return f == flagEnvelope })}
-	if l.sealed != nil && l.sealed.key != nil {
-		a.sealed = &envelope{key: l.sealed.key}
-	}
-	_ = a.enclose(plain, "") // has no headers
-	return a
 }
 
 // bare is the packed attribute without notes, "" if that says nothing: an attribute

@@ -71,7 +71,7 @@ func newSource(b *Broker, sub brokers.Subscription, t terms, queues []queue) *so
 	}
 	for _, q := range queues {
 		s.feeds = append(s.feeds, s.newFeed(q))
-		limit := messageLimit(q.limit)
+		limit := q.messageLimit()
 		s.caps.MessageLimit = min(cmp.Or(s.caps.MessageLimit, limit), limit)
 		s.caps.Retention = min(cmp.Or(s.caps.Retention, q.retention), q.retention)
 		s.caps.Ordered = q.fifo

@@ -172,7 +172,7 @@ func TestOpenCreates(t *testing.T) {
 			created := s.server.Count("CreateQueue")
 			s.open()
 			s.demand("CreateQueue", created)
-			if caps := s.open().Capabilities(); caps.Ordered != (suffix != "") || caps.MessageLimit != messageLimit(1<<20) || caps.Lease != 30*time.Second || caps.Granularity != time.Second {
+			if caps := s.open().Capabilities(); caps.Ordered != (suffix != "") || caps.MessageLimit != new(queue).messageLimit() || caps.Lease != 30*time.Second || caps.Granularity != time.Second {
 				s.Errorf("capabilities = %+v", caps)
 			}
 		})
