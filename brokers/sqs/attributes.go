@@ -8,15 +8,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // attributes are those of a queue. What the server does not tell is zero.
 type attributes struct {
 	arn       string
 	retention time.Duration
-	limit     int // MaximumMessageSize
-	inFlight  int // an approximate count
+	limit     int             // MaximumMessageSize
+	backlog   brokers.Backlog // how many messages it has, approximately
 
 	key   string // KmsMasterKeyId, empty without one
 	plain bool   // SqsManagedSseEnabled is false, and there is no key
@@ -31,21 +34,29 @@ type attributes struct {
 
 // readAttributes reads what GetQueueAttributes answers.
 func readAttributes(all map[string]string) (a attributes, err error) {
-	number := func(name types.QueueAttributeName) int {
-		text, ok := all[string(name)]
+	count := func(name types.QueueAttributeName) *int64 {
+		text, told := all[string(name)]
+		if !told {
+			return nil
+		}
 		n, fault := strconv.ParseUint(text, 10, 31)
-		if ok && fault != nil {
+		if fault != nil {
 			err = fmt.Errorf("the attribute %s is %.40q, not a number", name, text)
 		}
-		return int(n)
+		return aws.Int64(int64(n))
 	}
+	number := func(name types.QueueAttributeName) int { return int(aws.ToInt64(count(name))) }
 	a = attributes{
 		arn:       all[string(types.QueueAttributeNameQueueArn)],
 		retention: time.Duration(number(types.QueueAttributeNameMessageRetentionPeriod)) * time.Second,
 		limit:     number(types.QueueAttributeNameMaximumMessageSize),
-		inFlight:  number(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible),
-		key:       all[nameKey],
-		plain:     all[nameKey] == "" && all[nameManaged] == "false",
+		backlog: brokers.Backlog{
+			Ready:   count(types.QueueAttributeNameApproximateNumberOfMessages),
+			Taken:   count(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible),
+			Delayed: count(types.QueueAttributeNameApproximateNumberOfMessagesDelayed),
+		},
+		key:   all[nameKey],
+		plain: all[nameKey] == "" && all[nameManaged] == "false",
 	}
 	return a, cmp.Or(err, a.readRedrivePolicy(all[string(types.QueueAttributeNameRedrivePolicy)]))
 }

@@ -1,9 +1,14 @@
 package sqs
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 func TestReadAttributes(t *testing.T) {
@@ -12,8 +17,8 @@ func TestReadAttributes(t *testing.T) {
 		"QueueArn": "arn:orders", "MessageRetentionPeriod": "345600", "MaximumMessageSize": "262144",
 		"ApproximateNumberOfMessagesNotVisible": "8", "RedrivePolicy": policy, "SqsManagedSseEnabled": "true",
 	})
-	want := attributes{arn: "arn:orders", retention: 96 * time.Hour, limit: 262144, inFlight: 8, deadLetter: "arn:dead", maxReceives: 40}
-	if err != nil || got != want {
+	want := attributes{arn: "arn:orders", retention: 96 * time.Hour, limit: 262144, backlog: brokers.Backlog{Taken: aws.Int64(8)}, deadLetter: "arn:dead", maxReceives: 40}
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 	}
 	if got, err := readAttributes(map[string]string{"RedrivePolicy": strings.Replace(policy, "40", `"12"`, 1)}); err != nil || got.maxReceives != 12 {

@@ -15,27 +15,18 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-const (
-	batchSize = 10 // entries, the most of SQS
-
-	// callsAtOnce is how many calls one settlement, publish or survey has open: as
-	// many as polls are by default, which bring what is settled.
-	callsAtOnce = 32
-)
+// batchSize is the most entries that SQS takes.
+const batchSize = 10
 
 // entryIDs name the entries of a batch.
 var entryIDs = [batchSize]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
-// span is a part of what a call was given: from, and up to but not including to.
-type span struct{ from, to int }
-
-// remove deletes messages. It returns one error per handle, or nil when all
-// went well, as hide, hideInOrder and send do.
-func (c *client) remove(ctx context.Context, url string, handles []string) []error {
-	return c.inBatches(ctx, removing, url, tens(len(handles)), callsAtOnce, func(ctx context.Context, s span, errs []error) error {
-		in := &awssqs.DeleteMessageBatchInput{QueueUrl: &url, Entries: make([]types.DeleteMessageBatchRequestEntry, len(errs))}
-		for i := range in.Entries {
-			in.Entries[i] = types.DeleteMessageBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &handles[s.from+i]}
+// remove deletes messages. It returns one error for each, as hide and send do.
+func (c *client) remove(ctx context.Context, url string, entries []*entry) []error {
+	return inBatches(ctx, c, removing, url, tens(entries), callsAtOnce, func(ctx context.Context, part []*entry, errs []error) error {
+		in := &awssqs.DeleteMessageBatchInput{QueueUrl: &url, Entries: make([]types.DeleteMessageBatchRequestEntry, len(part))}
+		for i, e := range part {
+			in.Entries[i] = types.DeleteMessageBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &e.record.handle}
 		}
 		out, err := c.settles.DeleteMessageBatch(ctx, in)
 		if err == nil {
@@ -45,27 +36,17 @@ func (c *client) remove(ctx context.Context, url string, handles []string) []err
 	})
 }
 
-// hide changes visibility timeouts.
-func (c *client) hide(ctx context.Context, url string, changes []change) []error {
-	return c.hideAtOnce(ctx, url, changes, callsAtOnce)
-}
-
-// hideInOrder is hide with one call at a time, in the order of changes.
-func (c *client) hideInOrder(ctx context.Context, url string, changes []change) []error {
-	return c.hideAtOnce(ctx, url, changes, 1)
-}
-
-func (c *client) hideAtOnce(ctx context.Context, url string, changes []change, atOnce int) []error {
-	return c.inBatches(ctx, hiding, url, tens(len(changes)), atOnce, func(ctx context.Context, s span, errs []error) error {
-		in := &awssqs.ChangeMessageVisibilityBatchInput{QueueUrl: &url, Entries: make([]types.ChangeMessageVisibilityBatchRequestEntry, len(errs))}
+// hide changes visibility timeouts, with so many calls at once.
+func (c *client) hide(ctx context.Context, url string, entries []*entry, atOnce int) []error {
+	return inBatches(ctx, c, hiding, url, tens(entries), atOnce, func(ctx context.Context, part []*entry, errs []error) error {
+		in := &awssqs.ChangeMessageVisibilityBatchInput{QueueUrl: &url, Entries: make([]types.ChangeMessageVisibilityBatchRequestEntry, len(part))}
 		var options []func(*awssqs.Options)
-		for i := range in.Entries {
-			one := &changes[s.from+i]
-			if one.seconds == 0 && options == nil {
+		for i, e := range part {
+			if e.seconds == 0 && options == nil {
 				// Once it is visible, another worker may have it.
 				options = append(options, func(o *awssqs.Options) { o.Retryer = cautious{o.Retryer.(aws.RetryerV2)} })
 			}
-			in.Entries[i] = types.ChangeMessageVisibilityBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &one.handle, VisibilityTimeout: one.seconds}
+			in.Entries[i] = types.ChangeMessageVisibilityBatchRequestEntry{Id: &entryIDs[i], ReceiptHandle: &e.record.handle, VisibilityTimeout: e.seconds}
 		}
 		out, err := c.settles.ChangeMessageVisibilityBatch(ctx, in, options...)
 		if err == nil {
@@ -76,25 +57,21 @@ func (c *client) hideAtOnce(ctx context.Context, url string, changes []change, a
 }
 
 // send stores messages, on FIFO queues in the order of out.
-func (c *client) send(ctx context.Context, url string, out []outgoing) []error {
-	atOnce := callsAtOnce
-	if len(out) > 0 && out[0].entry.MessageDeduplicationId != nil {
-		atOnce = 1
-	}
-	return c.inBatches(ctx, sending, url, parcels(len(out), func(i int) int { return out[i].size }), atOnce, func(ctx context.Context, s span, errs []error) error {
-		in := &awssqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(errs))}
-		for i := range in.Entries {
-			in.Entries[i] = out[s.from+i].entry
+func (c *client) send(ctx context.Context, q *queue, out []outgoing) []error {
+	return inBatches(ctx, c, sending, q.url, parcels(out), q.atOnce(), func(ctx context.Context, part []outgoing, errs []error) error {
+		in := &awssqs.SendMessageBatchInput{QueueUrl: &q.url, Entries: make([]types.SendMessageBatchRequestEntry, len(part))}
+		for i := range part {
+			in.Entries[i] = part[i].entry
 			in.Entries[i].Id = &entryIDs[i]
 		}
 		out, err := c.sends.SendMessageBatch(ctx, in)
 		if err != nil {
 			return err
 		}
-		note(errs, sending, url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
+		note(errs, sending, q.url, out.Failed, len(out.Successful), func(i int) *string { return out.Successful[i].Id })
 		for _, done := range out.Successful {
-			if i := entryOf(done.Id, len(errs)); i >= 0 && errs[i] == nil {
-				errs[i] = verify(*in.Entries[i].MessageBody, done.MD5OfMessageBody, url)
+			if i := entryOf(done.Id, len(part)); i >= 0 && errs[i] == nil {
+				errs[i] = verify(*in.Entries[i].MessageBody, done.MD5OfMessageBody, q.url)
 			}
 		}
 		return nil
@@ -130,9 +107,6 @@ func note(errs []error, o operation, url string, failed []types.BatchResultError
 	}
 	for i, err := range errs {
 		if err == errSilent {
-			if o == sending {
-				err = fmt.Errorf("%w: %w", brokers.ErrUnknownOutcome, err)
-			}
 			errs[i] = explain(err, o, queueName(url))
 		}
 	}
@@ -145,53 +119,49 @@ func entryOf(id *string, n int) int {
 	return slices.Index(entryIDs[:n], *id)
 }
 
-// tens splits n entries into batches.
-func tens(n int) []span { return parcels(n, func(int) int { return 0 }) }
+// tens splits items into batches that SQS takes.
+func tens[T any](items []T) [][]T { return slices.Collect(slices.Chunk(items, batchSize)) }
 
-// parcels splits n messages of some size into batches that SQS takes.
-func parcels(n int, sizeOf func(i int) int) (spans []span) {
-	from, size := 0, 0
-	for i := range n {
-		if i-from == batchSize || i > from && size+sizeOf(i) > largest {
-			spans = append(spans, span{from, i})
-			from, size = i, 0
+// parcels is tens of messages, which may not be too large together.
+func parcels(out []outgoing) (parts [][]outgoing) {
+	for len(out) > 0 {
+		n, size := 1, out[0].size
+		for n < min(len(out), batchSize) && size+out[n].size <= largest {
+			size += out[n].size
+			n++
 		}
-		size += sizeOf(i)
+		parts, out = append(parts, out[:n]), out[n:]
 	}
-	if n > from {
-		spans = append(spans, span{from, n})
-	}
-	return spans
+	return parts
 }
 
-// inBatches makes the calls of an operation for spans of entries, so many at once.
-// It returns one error for each entry, or nil when all went well. Call sets those of
-// its entries, unless it fails as a whole. A queue that is not there, or not for us,
-// gets one call to send and not one for each ten messages.
-func (c *client) inBatches(ctx context.Context, o operation, url string, spans []span, atOnce int, call func(context.Context, span, []error) error) []error {
-	if len(spans) == 0 {
-		return nil
-	}
-	errs := make([]error, spans[len(spans)-1].to)
+// inBatches makes the calls of an operation, one for each part and so many at once.
+// It returns one error for each item. Call sets those of its part, unless it fails as
+// a whole. A queue that is not there, or not for us, gets one call to send and not one
+// for each ten messages.
+func inBatches[T any](ctx context.Context, c *client, o operation, url string, parts [][]T, atOnce int, call func(context.Context, []T, []error) error) []error {
+	errs := make([][]error, len(parts))
 	run := func(i int) {
-		attempt(spans[i], errs, func(s span, errs []error) error {
-			return c.call(ctx, o, queueName(url), c.timeout, func(ctx context.Context) error { return call(ctx, s, errs) })
+		errs[i] = make([]error, len(parts[i]))
+		attempt(parts[i], errs[i], func(part []T, errs []error) error {
+			return c.call(ctx, o, queueName(url), c.timeout, func(ctx context.Context) error { return call(ctx, part, errs) })
 		})
 	}
-	if o == sending && len(spans) > 1 {
-		run(0)
-		if spans = spans[1:]; errors.Is(errs[0], brokers.ErrMisconfigured) {
-			return slices.Repeat(errs[:1], len(errs))
+	begun := 0
+	if o == sending && len(parts) > 1 {
+		begun = 1
+		if run(0); errors.Is(errs[0][0], brokers.ErrMisconfigured) {
+			run = func(i int) { errs[i] = slices.Repeat(errs[0][:1], len(parts[i])) }
 		}
 	}
-	each(len(spans), atOnce, run)
-	return anyOf(errs)
+	each(len(parts)-begun, atOnce, func(i int) { run(begun + i) })
+	return slices.Concat(errs...)
 }
 
 // each calls f with every number below n, at most so many at once, and in order if
 // that is one.
 func each(n, atOnce int, f func(i int)) {
-	if n <= 1 || atOnce == 1 {
+	if n <= 1 {
 		for i := range n {
 			f(i)
 		}
@@ -211,26 +181,18 @@ func each(n, atOnce int, f func(i int)) {
 
 // attempt calls f, and once more for each half if it fails as a whole for what
 // may be the fault of one entry.
-func attempt(s span, errs []error, f func(span, []error) error) {
-	part := errs[s.from:s.to]
-	err := f(s, part)
+func attempt[T any](part []T, errs []error, f func([]T, []error) error) {
+	err := f(part, errs)
 	if err == nil {
 		return
 	}
 	if len(part) > 1 && (errors.Is(err, brokers.ErrRefused) || errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, errPastTotal)) {
-		middle := (s.from + s.to) / 2
-		attempt(span{s.from, middle}, errs, f)
-		attempt(span{middle, s.to}, errs, f)
+		middle := len(part) / 2
+		attempt(part[:middle], errs[:middle], f)
+		attempt(part[middle:], errs[middle:], f)
 		return
 	}
 	for i := range part {
-		part[i] = err
+		errs[i] = err
 	}
-}
-
-func anyOf(errs []error) []error {
-	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		return errs
-	}
-	return nil
 }

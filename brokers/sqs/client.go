@@ -48,6 +48,15 @@ type queue struct {
 	retention time.Duration // how long the queue keeps a message
 }
 
+// atOnce is how many calls may be open that send messages or give them back. On a
+// FIFO queue their order counts.
+func (q *queue) atOnce() int {
+	if q.fifo {
+		return 1
+	}
+	return callsAtOnce
+}
+
 // record is a message as a poll brought it.
 type record struct {
 	message  brokers.Message
@@ -62,12 +71,6 @@ type record struct {
 
 	// unreadable says why this worker cannot open its envelope: another one may.
 	unreadable error
-}
-
-// change is a new visibility timeout for a message in flight.
-type change struct {
-	handle  string
-	seconds int32
 }
 
 // outgoing is a message ready to be sent, as compose makes it. Sent again, it
@@ -94,7 +97,7 @@ func newClient(o Options) *client {
 		options.EndpointResolverV2 = &endpoint{resolver: options.EndpointResolverV2}
 	}
 	c.polls = awssqs.NewFromConfig(o.Config, configure, func(options *awssqs.Options) {
-		options.HTTPClient = newNarrow(c.http)
+		options.HTTPClient = &httpClient{next: c.http.next, turn: make(chan struct{}, 1)}
 		// The source lets a queue rest whose poll failed. Repeats here would come
 		// on top of that, from each poll that is open.
 		options.Retryer = retry.AddWithMaxAttempts(options.Retryer, 1)
@@ -166,13 +169,13 @@ func (c *client) resolve(ctx context.Context, topic string) (string, error) {
 }
 
 // inspect returns the attributes of a queue.
-func (c *client) inspect(ctx context.Context, url string) (a attributes, err error) {
+func (c *client) inspect(ctx context.Context, url string, options ...func(*awssqs.Options)) (a attributes, err error) {
 	asked := time.Now()
 	err = c.call(ctx, inspecting, queueName(url), c.timeout, func(ctx context.Context) error {
 		out, err := c.sends.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{
 			QueueUrl:       &url,
 			AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
-		})
+		}, options...)
 		if err != nil {
 			return err
 		}

@@ -17,9 +17,9 @@ func TestConnection(t *testing.T) {
 		text  string
 		after time.Duration // when it must have said so at the latest
 	}{
-		"refused": {sqstest.Fault{Cut: true}, "connection reset", longestPollWait + awayAfter + longestRest},
-		"failing": {sqstest.Fault{Status: 503}, "503", longestPollWait + awayAfter + longestRest},
-		"silent":  {sqstest.Fault{Latency: time.Hour}, "no answer within 30s", longestPollWait + 2*(longestPollWait+defaultCallTimeout) + longestRest},
+		"refused": {sqstest.Fault{Cut: true}, "connection reset", longestPollWait + awayAfter + longestPollWait},
+		"failing": {sqstest.Fault{Status: 503}, "503", longestPollWait + awayAfter + longestPollWait},
+		"silent":  {sqstest.Fault{Latency: time.Hour}, "no answer within 30s", longestPollWait + 2*(longestPollWait+defaultCallTimeout) + longestPollWait},
 	} {
 		playAs(t, name, "jobs", Options{}, func(s *scene) {
 			src := s.open()
@@ -32,7 +32,7 @@ func TestConnection(t *testing.T) {
 			s.nothingBut(src, tt.after-awayAfter+time.Second)
 			s.is(src, health.Opening, tt.text)
 			heal()
-			s.nothingBut(src, longestRest+2*(longestPollWait+defaultCallTimeout))
+			s.nothingBut(src, longestPollWait+2*(longestPollWait+defaultCallTimeout))
 			s.is(src, health.Running, tt.text)
 		})
 	}

@@ -126,7 +126,7 @@ var openCodes = []string{"InternalFailure", "InternalError", "InternalServerErro
 func isOpen(err error, code string) bool {
 	_, unanswered := errors.AsType[*smithyhttp.RequestSendError](err)
 	_, canceled := errors.AsType[*smithy.CanceledError](err)
-	over := canceled || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	over := canceled || err == errSilent || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	if unanswered || over || slices.Contains(openCodes, code) {
 		return true
 	}

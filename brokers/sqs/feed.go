@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 const (
@@ -56,20 +57,18 @@ func (f *feed) take(most int, now time.Time) []*token {
 	if f.paused {
 		return nil
 	}
-	var taken, skipped []*token
-	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
-		if len(taken) == most {
+	var skipped []*token
+	return f.cut(func(t *token) bool {
+		if most == 0 {
 			return false
 		}
 		if t.limit.Sub(now) < f.source.terms.reserve() || f.groups[t.group()] > 0 || slices.ContainsFunc(skipped, t.follows) {
 			skipped = append(skipped, t)
 			return false
 		}
-		taken = append(taken, t)
-		f.bytes -= bulk(&t.record.message)
+		most--
 		return true
 	})
-	return taken
 }
 
 // add puts t behind what waits to be handed out. mu is held.
@@ -78,10 +77,8 @@ func (f *feed) add(t *token) {
 	f.bytes += bulk(&t.record.message)
 }
 
-// remove takes items out of the buffer. A Receive that waits for them may need a
-// poll now, and nothing else would tell it. mu is held.
-func (f *feed) remove(which func(*token) bool) []*token {
-	var removed []*token
+// cut takes items out of the buffer. mu is held.
+func (f *feed) cut(which func(*token) bool) (removed []*token) {
 	f.items = slices.DeleteFunc(f.items, func(t *token) bool {
 		if !which(t) {
 			return false
@@ -90,6 +87,13 @@ func (f *feed) remove(which func(*token) bool) []*token {
 		f.bytes -= bulk(&t.record.message)
 		return true
 	})
+	return removed
+}
+
+// remove is cut when a Receive may wait for the items: it may need a poll now, and
+// nothing else would tell it.
+func (f *feed) remove(which func(*token) bool) []*token {
+	removed := f.cut(which)
 	if len(removed) > 0 {
 		f.source.woken.Wake()
 	}
@@ -98,14 +102,10 @@ func (f *feed) remove(which func(*token) bool) []*token {
 
 // bulk is how many bytes m takes of the room, 0 if it is small.
 func bulk(m *brokers.Message) int {
-	size := len(m.Body)
-	for _, h := range m.Headers {
-		size += len(h.Name) + len(h.Type) + len(h.Value)
+	if size := len(m.Body) + adapter.Size(m.Headers); size > smallMessage {
+		return size
 	}
-	if size <= smallMessage {
-		return 0
-	}
-	return size
+	return 0
 }
 
 // share is how many bytes of a feed may wait to be handed out.
@@ -192,13 +192,4 @@ func (f *feed) release(tokens []*token) {
 		j.deadline = earlier(j.deadline, t.limit)
 	}
 	j.run(context.Background())
-}
-
-// hide changes visibility timeouts, on a FIFO queue one after the other.
-func (f *feed) hide(ctx context.Context, changes []change) []error {
-	client := f.source.broker.client
-	if f.fifo {
-		return client.hideInOrder(ctx, f.url, changes)
-	}
-	return client.hide(ctx, f.url, changes)
 }

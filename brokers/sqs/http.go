@@ -28,6 +28,7 @@ const (
 type httpClient struct {
 	next  aws.HTTPClient
 	owned *http.Transport // nil if the connections are somebody else's
+	turn  chan struct{}   // to read on in a large answer, or to decode it; nil reads all at once
 }
 
 // newHTTPClient makes one of what the configuration has. A client that the SDK
@@ -56,21 +57,24 @@ func newHTTPClient(configured aws.HTTPClient) *httpClient {
 
 // Do implements aws.HTTPClient.
 func (c *httpClient) Do(req *http.Request) (*http.Response, error) {
-	if req.Body == nil || req.Body == http.NoBody {
-		return c.next.Do(req)
+	if req.Body != nil && req.Body != http.NoBody {
+		var body bytes.Buffer
+		body.Grow(int(max(req.ContentLength, 0)) + bytes.MinRead)
+		_, err := body.ReadFrom(req.Body)
+		_ = req.Body.Close()
+		if err != nil {
+			return nil, fmt.Errorf("read the request: %w", err)
+		}
+		req = req.WithContext(req.Context())
+		req.ContentLength = int64(body.Len())
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body.Bytes())), nil }
+		req.Body, _ = req.GetBody()
 	}
-	var body bytes.Buffer
-	body.Grow(int(max(req.ContentLength, 0)) + bytes.MinRead)
-	_, err := body.ReadFrom(req.Body)
-	_ = req.Body.Close()
-	if err != nil {
-		return nil, fmt.Errorf("read the request: %w", err)
+	resp, err := c.next.Do(req)
+	if err == nil && c.turn != nil && resp.Body != nil {
+		resp.Body = &answer{ReadCloser: resp.Body, ctx: req.Context(), turn: c.turn}
 	}
-	own := req.WithContext(req.Context())
-	own.ContentLength = int64(body.Len())
-	own.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body.Bytes())), nil }
-	own.Body, _ = own.GetBody()
-	return c.next.Do(own)
+	return resp, err
 }
 
 // closeIdle closes the connections that nobody uses.
@@ -80,26 +84,8 @@ func (c *httpClient) closeIdle() {
 	}
 }
 
-// narrow has large answers read one after the other.
-type narrow struct {
-	next aws.HTTPClient
-	turn chan struct{} // taken by whoever reads on, or decodes
-}
-
-func newNarrow(next aws.HTTPClient) *narrow {
-	return &narrow{next: next, turn: make(chan struct{}, 1)}
-}
-
-// Do implements aws.HTTPClient.
-func (n *narrow) Do(req *http.Request) (*http.Response, error) {
-	resp, err := n.next.Do(req)
-	if err == nil && resp.Body != nil {
-		resp.Body = &answer{ReadCloser: resp.Body, ctx: req.Context(), turn: n.turn}
-	}
-	return resp, err
-}
-
-// answer is the body of one. The SDK closes it when it is decoded.
+// answer is a body whose end is read when no other large one is read or decoded. The
+// SDK closes it when it is decoded.
 type answer struct {
 	io.ReadCloser
 	ctx  context.Context

@@ -3,7 +3,6 @@ package sqs
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -19,8 +18,6 @@ const (
 
 	// longestLease leaves room for a poll before it.
 	longestLease = maxTotal - time.Minute
-
-	secondsTotal = int64(12 * time.Hour / time.Second)
 
 	sweepPace = time.Second // or an eighth of the lease
 )
@@ -55,7 +52,7 @@ func (t terms) limit(begun time.Time) time.Time { return begun.Add(t.hidden() - 
 func (t terms) reserve() time.Duration { return max(t.lease/2, t.lease-longestBuffered) }
 
 // seconds rounds up, to what SQS takes.
-func seconds(d time.Duration) int32 { return int32(min(wholeSeconds(d), secondsTotal)) }
+func seconds(d time.Duration) int32 { return int32(wholeSeconds(min(d, 12*time.Hour))) }
 
 // wholeSeconds rounds up. Less than nothing is nothing.
 func wholeSeconds(d time.Duration) int64 {
@@ -130,7 +127,7 @@ func (t *token) hand(now time.Time, lease time.Duration) *brokers.Delivery {
 	d.Carried = &t.meta
 	d.Message = t.record.message
 	if !t.feed.source.readOnly { // what others did with it says nothing about it here
-		d.Abandoned = t.feed.counting.abandoned(t.lost, &t.meta)
+		d.Abandoned = t.feed.counting.abandoned(t.lost)
 	}
 	d.ReceivedAt, d.LeaseUntil, d.Token = now, t.until, t
 	return d
@@ -209,11 +206,8 @@ func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.
 	err := s.await(ctx, mine)
 	ended := make(chan struct{})
 	defer close(ended)
-	var work sync.WaitGroup
-	for f, entries := range s.extendable(lease, mine, err, ended) {
-		work.Go(func() { s.extend(ctx, lease, f, entries) })
-	}
-	work.Wait()
+	now := time.Now()
+	s.extendable(lease, mine, err, now, ended).each(func(j *job) { j.extend(ctx, lease, now) })
 	failures := adapter.Failures{Broker: "sqs", Entries: len(ds)}
 	for i, e := range entries {
 		failures.Add(i, "extend", ds[i], e.err)
@@ -222,31 +216,33 @@ func (s *source) Extend(ctx context.Context, lease time.Duration, ds []*brokers.
 }
 
 // extendable extends what can be without a call, unless err says that the call is
-// over. It returns the entries that need one.
-func (s *source) extendable(lease time.Duration, entries []*entry, err error, ended chan struct{}) map[*feed][]*entry {
-	now := time.Now()
-	feeds := make(map[*feed][]*entry)
+// over. It returns the moves of those that need one, which end an extension.
+func (s *source) extendable(lease time.Duration, entries []*entry, err error, now time.Time, ended chan struct{}) jobs {
+	all := make(jobs)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range entries {
 		if e.err = err; err == nil {
 			_, e.err = s.check(e.delivery, now)
 		}
+		until := earlier(now.Add(lease), e.end)
 		switch {
 		case e.err != nil:
 		case !now.Before(e.until): // its copy is durable
 			e.err = brokers.ErrLeaseLost
 		case e.extension != nil:
 			e.err = errExtending
-		case earlier(now.Add(lease), e.end).After(e.limit):
+		case until.After(e.limit):
 			e.extension = ended
-			feeds[e.feed] = append(feeds[e.feed], e)
+			e.seconds = seconds(until.Sub(now) + s.terms.margin)
+			j := all.of(e)
+			j.moves = append(j.moves, e)
 			s.calls.Add(1)
 		default:
 			e.promise(now.Add(lease))
 		}
 	}
-	return feeds
+	return all
 }
 
 // promise has the lease end at a time, but no sooner than it was to. mu is held.
@@ -256,21 +252,12 @@ func (e *entry) promise(until time.Time) {
 	}
 }
 
-// extend asks for more time for entries of one queue.
-func (s *source) extend(ctx context.Context, lease time.Duration, f *feed, entries []*entry) {
-	start := time.Now()
-	changes := make([]change, len(entries))
-	s.mu.Lock()
-	deadline := entries[0].limit
-	for i, e := range entries {
-		changes[i] = change{e.record.handle, seconds(earlier(start.Add(lease), e.end).Sub(start) + s.terms.margin)}
-		e.seconds = changes[i].seconds
-		deadline = earlier(deadline, e.limit)
-	}
-	s.mu.Unlock()
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+// extend asks for more time, which counts from start at the latest.
+func (j *job) extend(ctx context.Context, lease time.Duration, start time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, j.deadline)
 	defer cancel()
-	s.outcomes(entries, s.broker.client.hide(ctx, f.url, changes), func(e *entry, err error) {
+	s := j.source
+	s.outcomes(j.moves, s.broker.client.hide(ctx, j.url, j.moves, callsAtOnce), func(e *entry, err error) {
 		defer s.calls.Done()
 		e.extension, e.err = nil, err
 		switch {

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"maps"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -24,9 +25,8 @@ const (
 	// On trial as many are forgiven again. FIFO queues need the most: they have no
 	// trial, and other workers count receives there that were throttled, or came
 	// with a message before them.
-	bystanders      = 4
-	bystandersTrial = 4
-	bystandersFIFO  = 100
+	bystanders     = 4
+	bystandersFIFO = 100
 
 	mostNotes = 20_000
 	noteLife  = time.Hour // after the message can be received again
@@ -38,6 +38,7 @@ type history struct {
 	receives int          // by then
 	lost     int          // receives by then that are not in meta
 	hops     int          // receives to come that only wait for a due time
+	expires  time.Time    // of a note
 }
 
 // counting says how receives are understood.
@@ -64,12 +65,9 @@ func (c counting) read(h history, receives int) (meta brokers.Meta, lost int) {
 }
 
 // abandoned is Delivery.Abandoned after so many unexplained receives.
-func (c counting) abandoned(lost int, m *brokers.Meta) int {
-	switch {
-	case c.fifo:
+func (c counting) abandoned(lost int) int {
+	if c.fifo {
 		return max(0, lost-bystandersFIFO)
-	case m.Crashes > 0:
-		return max(0, lost-bystandersTrial)
 	}
 	return max(0, lost-bystanders)
 }
@@ -97,54 +95,37 @@ func hops(due, sent time.Time) int {
 // notes are what a worker remembers of messages that it gave back or retried
 // in place, where SQS can store nothing, by the id that SQS gave them.
 type notes struct {
-	entries map[string]noted
+	entries map[string]history
 	most    int
 	purged  time.Time
 }
 
-type noted struct {
-	history
-	expires time.Time
-}
+func newNotes(most int) notes { return notes{entries: make(map[string]history), most: most} }
 
-func newNotes(most int) notes { return notes{entries: make(map[string]noted), most: most} }
-
-// room reports whether there is room for a note about a message.
+// room reports whether there is room for a note about a message. If not, it drops
+// those that have expired, at most once a minute.
 func (n *notes) room(id string, now time.Time) bool {
-	if _, known := n.entries[id]; known || len(n.entries) < n.most {
-		return true
+	_, known := n.entries[id]
+	if !known && len(n.entries) >= n.most && now.Sub(n.purged) >= time.Minute {
+		n.purged = now
+		maps.DeleteFunc(n.entries, func(_ string, h history) bool { return now.After(h.expires) })
 	}
-	n.purge(now)
-	return len(n.entries) < n.most
+	return known || len(n.entries) < n.most
 }
 
 // put notes what is known of a message that can be received again after delay.
 // Without room it does nothing.
 func (n *notes) put(id string, h history, now time.Time, delay time.Duration) {
 	if n.room(id, now) {
-		n.entries[id] = noted{h, now.Add(max(0, delay) + noteLife)}
-	}
-}
-
-// purge drops what has expired, at most once a minute.
-func (n *notes) purge(now time.Time) {
-	if now.Sub(n.purged) < time.Minute {
-		return
-	}
-	n.purged = now
-	for id, entry := range n.entries {
-		if now.After(entry.expires) {
-			delete(n.entries, id)
-		}
+		h.expires = now.Add(max(0, delay) + noteLife)
+		n.entries[id] = h
 	}
 }
 
 // about returns the latest that is known of a message at a receive.
 func (n *notes) about(r *record) history {
 	if entry, known := n.entries[r.id]; known && entry.receives < r.receives {
-		return entry.history
+		return entry
 	}
 	return r.history()
 }
-
-func (n *notes) drop(id string) { delete(n.entries, id) }

@@ -21,18 +21,17 @@ const (
 	// once and not half full: what arrives meanwhile shares a call.
 	gather = 20 * time.Millisecond
 
-	// A queue whose polls fail is asked no more than once a second, and once in
-	// the longest poll at least.
+	// shortestRest is how soon a queue whose poll failed is asked again. The longest
+	// rest is that of the longest poll.
 	shortestRest = time.Second
-	longestRest  = longestPollWait
 
 	// awayAfter is for how long polls fail before the service counts as away: two that
 	// wait in vain. Until the first answer, one failure is enough.
 	awayAfter = 30 * time.Second
 
 	// damagedPause is how long a message stays away that did not arrive whole, or
-	// that another worker may be able to read: a lease, by default.
-	damagedPause = 30 * time.Second
+	// that another worker may be able to read.
+	damagedPause = defaultLease
 
 	// groupPause is the same for what cannot be read of a FIFO queue, where a
 	// group waits for it.
@@ -129,10 +128,6 @@ type request struct {
 	begun   time.Time // no message that it brings was handed out before
 }
 
-func newRequest(most int, now time.Time) request {
-	return request{attempt: crand.Text(), most: most, begun: now}
-}
-
 // next is the request of the next poll: one of a FIFO queue whose answer got
 // lost, since that may hold back groups, or a new one. mu is held.
 func (f *feed) next(most int, now time.Time) request {
@@ -143,7 +138,7 @@ func (f *feed) next(most int, now time.Time) request {
 			return r
 		}
 	}
-	return newRequest(most, now)
+	return request{attempt: crand.Text(), most: most, begun: now}
 }
 
 // start starts a poll. mu is held.
@@ -276,7 +271,7 @@ func (s *source) fail(f *feed, err error, now time.Time) {
 // rest is how long a queue is left alone after so many failures in a row: full
 // jitter above a second. random is in [0, 1).
 func rest(failures int, random float64) time.Duration {
-	longest := min(shortestRest<<min(failures, 8), longestRest)
+	longest := min(shortestRest<<min(failures, 8), longestPollWait)
 	return shortestRest + time.Duration(random*float64(longest-shortestRest))
 }
 

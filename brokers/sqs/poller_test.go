@@ -434,7 +434,7 @@ func TestUnheardPollOfFIFO(t *testing.T) {
 func TestUnheardPollThatIsTooOld(t *testing.T) {
 	f := &feed{source: &source{terms: terms{lease: 30 * time.Second, wait: 20 * time.Second, margin: 2 * time.Second}}}
 	now := time.Now()
-	young, old := newRequest(3, now.Add(-30*time.Second)), newRequest(4, now.Add(-40*time.Second))
+	young, old := request{"young", 3, now.Add(-30 * time.Second)}, request{"old", 4, now.Add(-40 * time.Second)}
 	f.unheard = []request{old, young}
 	if got := f.next(7, now); got != young {
 		t.Errorf("next = %+v, want the younger one", got)

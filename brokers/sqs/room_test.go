@@ -83,9 +83,9 @@ func TestRoomOfManyQueues(t *testing.T) {
 // beside them; and one that waits ends with its call.
 func TestLargeAnswersAreReadAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNarrow(doer(func(r *http.Request) (*http.Response, error) {
+		n := &httpClient{turn: make(chan struct{}, 1), next: doer(func(r *http.Request) (*http.Response, error) {
 			return &http.Response{Body: io.NopCloser(strings.NewReader(r.Header.Get("Body")))}, nil
-		}))
+		})}
 		read := func(ctx context.Context, size int, want error) io.Closer {
 			r := (&http.Request{Header: http.Header{"Body": {strings.Repeat("x", size)}}}).WithContext(ctx)
 			resp, err := n.Do(r)

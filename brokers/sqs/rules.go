@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -197,7 +196,8 @@ func (s *site) unread() row {
 
 // mixed finds dead-letter queues of another type than their queues.
 func mixed(sub brokers.Subscription) (rows []row) {
-	for _, topic := range slices.Compact(slices.Sorted(slices.Values(sub.Topics))) {
+	topics, _ := stages(sub)
+	for _, topic := range topics {
 		dead := sub.DeadLetters[topic]
 		rows = append(rows, row{
 			so: dead != "" && isFIFO(dead) != isFIFO(topic), about: &site{topic: dead}, severity: inspect.Blocking,

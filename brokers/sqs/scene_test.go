@@ -426,3 +426,11 @@ func (s *scene) movedBack(handles map[string]string, want ...string) {
 		s.Errorf("from the last to the first the visibility of %q was changed, want %q", got, want)
 	}
 }
+
+// errorAt is the error of one entry of a call of Settle, nil if it returned none.
+func errorAt(errs []error, i int) error {
+	if i < len(errs) {
+		return errs[i]
+	}
+	return nil
+}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
@@ -22,8 +24,7 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 	entries := make([]entry, len(batch))
 	if claimed := s.claim(batch, entries); len(claimed) > 0 {
 		defer s.calls.Done()
-		jobs := s.plan(ctx, claimed)
-		each(len(jobs), len(jobs), func(i int) { jobs[i].run(ctx) })
+		s.plan(ctx, claimed).each(func(j *job) { j.run(ctx) })
 	}
 	failures := adapter.Failures{Broker: "sqs", Entries: len(batch)}
 	for i, e := range entries {
@@ -49,23 +50,35 @@ func (s *source) outcomes(entries []*entry, errs []error, f func(e *entry, err e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, e := range entries {
-		f(e, errorAt(errs, i))
+		f(e, errs[i])
 	}
 }
 
-// errorAt is the error of one entry of a call.
-func errorAt(errs []error, i int) error {
-	if i < len(errs) {
-		return errs[i]
-	}
-	return nil
-}
-
-// job is what a call of Settle does on one queue.
+// job is what a call of Settle or Extend does on one queue.
 type job struct {
 	*feed
 	deadline            time.Time // of the first lease to end
 	acks, moves, copies []*entry
+}
+
+// jobs are those of a call.
+type jobs map[*feed]*job
+
+// of is the one that e belongs to.
+func (all jobs) of(e *entry) *job {
+	j := all[e.feed]
+	if j == nil {
+		j = &job{feed: e.feed, deadline: e.limit}
+		all[e.feed] = j
+	}
+	j.deadline = earlier(j.deadline, e.limit)
+	return j
+}
+
+// each calls f with every job, all at once.
+func (all jobs) each(f func(*job)) {
+	list := slices.Collect(maps.Values(all))
+	each(len(list), len(list), func(i int) { f(list[i]) })
 }
 
 // claim takes deliveries for this call, so that no other one settles or extends
@@ -102,10 +115,10 @@ func checkAction(a brokers.Action) error {
 }
 
 // plan decides what to do with each entry, once nobody extends it any more.
-func (s *source) plan(ctx context.Context, claimed []*entry) []*job {
+func (s *source) plan(ctx context.Context, claimed []*entry) jobs {
 	err := s.await(ctx, claimed)
 	now := time.Now()
-	jobs := make(map[*feed]*job)
+	all := make(jobs)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range claimed {
@@ -117,15 +130,9 @@ func (s *source) plan(ctx context.Context, claimed []*entry) []*job {
 			s.conclude(e, err)
 			continue
 		}
-		j := jobs[e.feed]
-		if j == nil {
-			j = &job{feed: e.feed, deadline: e.limit}
-			jobs[e.feed] = j
-		}
-		j.deadline = earlier(j.deadline, e.limit)
-		j.assign(e, now)
+		all.of(e).assign(e, now)
 	}
-	return slices.Collect(maps.Values(jobs))
+	return all
 }
 
 // assign plans one entry. mu is held.
@@ -223,7 +230,7 @@ func (f *feed) isHeavy(now time.Time) bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if err == nil {
-				f.heavy = attrs.inFlight >= mostParked
+				f.heavy = aws.ToInt64(attrs.backlog.Taken) >= mostParked
 			}
 		})
 	}
@@ -281,14 +288,10 @@ func (j *job) current(entries []*entry) []*entry {
 // delete deletes messages.
 func (j *job) delete(ctx context.Context, entries []*entry) {
 	entries = j.current(entries)
-	handles := make([]string, len(entries))
-	for i, e := range entries {
-		handles[i] = e.record.handle
-	}
 	s := j.source
-	s.outcomes(entries, s.broker.client.remove(ctx, j.url, handles), func(e *entry, err error) {
+	s.outcomes(entries, s.broker.client.remove(ctx, j.url, entries), func(e *entry, err error) {
 		if err == nil {
-			s.notes.drop(e.record.id)
+			delete(s.notes.entries, e.record.id)
 		}
 		s.conclude(e, err)
 	})
@@ -305,16 +308,14 @@ func (j *job) move(ctx context.Context, moves []*entry) {
 	slices.SortFunc(moves, func(a, b *entry) int { return cmp.Compare(b.seq, a.seq) })
 	start := time.Now()
 	deadline := j.deadline
-	changes := make([]change, len(moves))
-	for i, m := range moves {
-		changes[i] = change{m.record.handle, m.seconds}
+	for _, m := range moves {
 		if m.seconds > 0 { // the SDK must not repeat it when the message is back
 			deadline = earlier(deadline, start.Add(time.Duration(m.seconds)*time.Second))
 		}
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	j.source.outcomes(moves, j.hide(ctx, changes), func(m *entry, err error) {
+	j.source.outcomes(moves, j.source.broker.client.hide(ctx, j.url, moves, j.atOnce()), func(m *entry, err error) {
 		switch {
 		case m.settlement != nil && !m.last && errors.Is(err, errPastTotal):
 			j.copies = append(j.copies, m)
@@ -363,7 +364,7 @@ func (j *job) copy(ctx context.Context) (confirmed, unfit []*entry) {
 		out, sent = append(out, o), append(sent, e)
 	}
 	s := j.source
-	s.outcomes(sent, s.broker.client.send(ctx, j.url, out), func(e *entry, err error) {
+	s.outcomes(sent, s.broker.client.send(ctx, &j.queue, out), func(e *entry, err error) {
 		switch {
 		case errors.Is(err, brokers.ErrRefused):
 			unfit = append(unfit, e)

@@ -273,14 +273,7 @@ func (s *source) end() {
 	defer close(s.ended)
 	defer s.broker.sources.Remove(s)
 	s.calls.Wait()
-	held := s.abandon()
-	each(len(held), callsAtOnce, func(i int) { s.feeds[i].release(held[i]) })
-}
-
-// abandon takes over everything that is held, by feed.
-func (s *source) abandon() [][]*token {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.sweeper != nil {
 		s.sweeper.Stop()
 	}
@@ -295,5 +288,6 @@ func (s *source) abandon() [][]*token {
 		s.note(held[i])
 	}
 	clear(s.out)
-	return held
+	s.mu.Unlock()
+	each(len(held), callsAtOnce, func(i int) { s.feeds[i].release(held[i]) })
 }

@@ -58,8 +58,12 @@ type Options struct {
 }
 
 const (
-	longestPollWait    = 20 * time.Second
-	defaultPolls       = 32
+	longestPollWait = 20 * time.Second
+
+	// callsAtOnce is how many calls one settlement, publish or survey has open, and of
+	// polls, which bring what is settled, how many each queue has by default.
+	callsAtOnce = 32
+
 	defaultCallTimeout = 10 * time.Second
 )
 
@@ -87,7 +91,7 @@ func New(options Options) (*Broker, error) {
 	o := options
 	o.Secret = nil
 	o.PollWait = cmp.Or(o.PollWait, longestPollWait)
-	o.Polls = cmp.Or(o.Polls, defaultPolls)
+	o.Polls = cmp.Or(o.Polls, callsAtOnce)
 	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
 	return &Broker{
 		options: o,
@@ -172,7 +176,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 		}
 		return q.compose(m, nil, 0)
 	}
-	return adapter.Publish(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.missed(topic, b.send(ctx, q.url, out)) })
+	return adapter.Publish(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.missed(topic, b.send(ctx, &q, out)) })
 }
 
 // Return stores msgs in the queue that topic names, or whose URL it is, as a retry
@@ -187,28 +191,19 @@ func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...broker
 		}
 		return q.compose(m, &meta, 0)
 	}
-	return adapter.Return(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.client.send(ctx, q.url, out) })
+	return adapter.Return(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.client.send(ctx, &q, out) })
 }
 
 // send stores messages, and those dead letters bare that SQS refuses although they
 // seem to fit: the limit of a queue that nobody may look at is not known.
-func (b *Broker) send(ctx context.Context, url string, out []outgoing) []error {
-	errs := b.client.send(ctx, url, out)
-	var again []outgoing
-	var index []int
+func (b *Broker) send(ctx context.Context, q *queue, out []outgoing) []error {
+	errs := b.client.send(ctx, q, out)
 	for i, err := range errs {
 		if bare := out[i].bare; bare != nil && errors.Is(err, brokers.ErrRefused) {
-			again, index = append(again, outgoing{entry: *bare, size: out[i].size}), append(index, i)
+			errs[i] = b.client.send(ctx, q, []outgoing{{entry: *bare, size: out[i].size}})[0]
 		}
 	}
-	if len(again) == 0 {
-		return errs
-	}
-	repeated := b.client.send(ctx, url, again)
-	for at, i := range index {
-		errs[i] = errorAt(repeated, at)
-	}
-	return anyOf(errs)
+	return errs
 }
 
 // queue returns what is known about the queue of topic, and asks for its URL

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -112,14 +113,13 @@ func lasting(sub brokers.Subscription) []string {
 // survey looks at all queues that sub needs, and changes nothing. They are found by
 // topic. Its error is why it could not look.
 func (b *Broker) survey(ctx context.Context, sub brokers.Subscription) (map[string]*site, error) {
-	topics := slices.Concat(sub.Topics, lasting(sub))
-	slices.Sort(topics)
-	topics = slices.Compact(topics)
-	sites := make(map[string]*site, len(topics))
-	for _, topic := range topics {
+	topics, kept := stages(sub)
+	all := slices.Concat(kept, topics)
+	sites := make(map[string]*site, len(all))
+	for _, topic := range all {
 		sites[topic] = &site{topic: topic}
 	}
-	err := allOf(len(topics), func(i int) error { return b.look(ctx, sites[topics[i]]) })
+	err := allOf(len(all), func(i int) error { return b.look(ctx, sites[all[i]]) })
 	if err != nil {
 		return sites, err
 	}
@@ -156,7 +156,7 @@ func (b *Broker) connect(ctx context.Context, sub brokers.Subscription, sites ma
 			byARN[s.attrs.arn] = s
 		}
 	}
-	topics := slices.Compact(slices.Sorted(slices.Values(sub.Topics)))
+	topics, _ := stages(sub)
 	return allOf(len(topics), func(i int) (err error) {
 		s := sites[topics[i]]
 		s.letters = sites[sub.DeadLetters[s.topic]]
@@ -183,11 +183,7 @@ func (b *Broker) lookByARN(ctx context.Context, of *site) (*site, error) {
 		s.hidden = true
 		return s, nil
 	}
-	base := strings.TrimSuffix(u.Path, "/")
-	for range 2 {
-		base = base[:max(0, strings.LastIndexByte(base, '/'))]
-	}
-	u.Path = base + "/" + parts[4] + "/" + parts[5]
+	u.Path = path.Join("/", u.Path, "../..", parts[4], parts[5])
 	s.url = u.String()
 	return s, b.look(ctx, s)
 }
@@ -293,7 +289,7 @@ func (b *Broker) learnAll(sub brokers.Subscription, sites map[string]*site) []qu
 	var queues []queue
 	for topic, s := range sites {
 		q := queue{
-			topic: topic, url: s.url, fifo: isFIFO(topic), limit: cmp.Or(s.attrs.limit, largest), retention: cmp.Or(s.attrs.retention, leastRetention), maxDelay: furthest(topic, sub.MaxDelay), seal: b.seal,
+			topic: topic, url: s.url, fifo: isFIFO(topic), limit: s.attrs.limit, retention: cmp.Or(s.attrs.retention, leastRetention), maxDelay: furthest(topic, sub.MaxDelay), seal: b.seal,
 		}
 		if !sub.ReadOnly() {
 			q.tight, q.receives = s.tight(sub), s.attrs.maxReceives
