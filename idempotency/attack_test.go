@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -30,7 +31,7 @@ func TestAttackForeignIdempotencyKeys(t *testing.T) {
 				if err := broker.Publish(t.Context(), "orders", m); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Second) // of the bubble: each ends before the next is published
+				synctest.Wait() // each ends before the next is published
 			}
 			once, err := idempotency.Once(idempotency.NewMemory(0), idempotency.Options{
 				Retention: time.Hour, Redrive: -1, Namespace: tt.namespace})

@@ -219,7 +219,7 @@ func TestDuplicateWakesReceive(t *testing.T) {
 		w.publish("in", "a")
 		first := w.later(w.Context(), w.source, 1)
 		second := w.later(w.Context(), w.open("in"), 1)
-		time.Sleep(time.Second)
+		w.pass(time.Second)
 		for _, out := range []<-chan received{first, second} {
 			if r := w.now(out); r.err != nil || len(r.ds) != 1 {
 				w.Errorf("Receive = %v, %v; want the message, and its duplicate", idsOf(r.ds), r.err)
@@ -396,7 +396,7 @@ func TestCloseDuringLatency(t *testing.T) {
 		out := w.later(w.Context(), w.source, 1)
 		w.source.Close(w.Context())
 		w.stats("in", memory.Stats{Ready: 1})
-		time.Sleep(10 * time.Second)
+		w.pass(10 * time.Second)
 		if r := w.now(out); r.err != brokers.ErrClosed {
 			w.Errorf("Receive = %v, %v; want ErrClosed", idsOf(r.ds), r.err)
 		}

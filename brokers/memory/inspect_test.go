@@ -37,7 +37,7 @@ func TestInspection(t *testing.T) {
 		if r := records[3]; !r.LeaseUntil.IsZero() || !r.DueAt.IsZero() {
 			w.Errorf("the record of the ready message is %+v", r)
 		}
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		if r := w.broker.Records("in")[1]; r.Abandoned != 1 || !r.LeaseUntil.IsZero() {
 			w.Errorf("after its lease, the record of the message in flight is %+v", r)
 		}

@@ -33,6 +33,12 @@ func run(t *testing.T, options memory.Options, f func(w *world)) {
 	})
 }
 
+// pass lets so much of the time of the bubble pass, and all happen that is due by then.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func (w *world) open(topics ...string) brokers.Source {
 	w.Helper()
 	return w.subscribe(brokers.Subscription{Topics: topics, MaxAttempts: 10})

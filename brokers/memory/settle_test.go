@@ -14,7 +14,7 @@ func TestRetryDelayIsExact(t *testing.T) {
 	for _, delay := range []time.Duration{-time.Second, 0, 1, 3 * time.Second, 40 * time.Minute, 24 * time.Hour} {
 		run(t, memory.Options{}, func(w *world) {
 			w.publish("in", "a")
-			time.Sleep(time.Minute)
+			w.pass(time.Minute)
 			start := time.Now()
 			w.retry(w.source, w.one(w.source), delay)
 			w.one(w.source)
@@ -28,7 +28,7 @@ func TestRetryDelayIsExact(t *testing.T) {
 func TestRetryForEver(t *testing.T) {
 	run(t, memory.Options{}, func(w *world) {
 		w.publish("in", "a")
-		time.Sleep(time.Minute) // from now on the sum would overflow
+		w.pass(time.Minute) // from now on the sum would overflow
 		w.retry(w.source, w.one(w.source), math.MaxInt64)
 		w.nothing(w.source, 24*365*time.Hour)
 		w.stats("in", memory.Stats{Delayed: 1})
@@ -40,7 +40,7 @@ func TestDueRetryQueuesBehindWhatWasReady(t *testing.T) {
 		w.publish("in", "a")
 		w.retry(w.source, w.one(w.source), time.Second)
 		w.publish("in", "b")
-		time.Sleep(2 * time.Second)
+		w.pass(2 * time.Second)
 		w.publish("in", "c")
 		w.expect(w.source, "b", "a", "c")
 	})

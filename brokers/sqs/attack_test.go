@@ -568,10 +568,10 @@ func attackKiller(t *testing.T, every time.Duration) {
 		a.setUp()
 		handle := func(body string, kill func()) error {
 			if body == "killer" {
-				time.Sleep(time.Second)
+				a.pass(time.Second)
 				kill()
 			}
-			time.Sleep(300 * time.Millisecond)
+			a.pass(300 * time.Millisecond)
 			return nil
 		}
 		var good []string
@@ -596,7 +596,7 @@ func attackKiller(t *testing.T, every time.Duration) {
 		kills := 0
 		for a.killed(3*time.Minute, handle) {
 			kills++
-			time.Sleep(time.Second) // until the next worker runs
+			a.pass(time.Second) // until the next worker runs
 		}
 		close(over)
 		traffic.Wait()

@@ -37,7 +37,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		if took := time.Since(begun); took > 10*time.Second {
 			s.Fatalf("the call took %v", took)
 		}
-		time.Sleep(time.Until(begun.Add(12*time.Second + 1)))
+		s.pass(time.Until(begun.Add(12*time.Second + 1)))
 		s.costs(changeBatch, 0, 0, func() { s.fails(src, again(d, time.Second), brokers.ErrLeaseLost) })
 		s.counts(s.one(src), 1, 0)
 	})
@@ -56,7 +56,7 @@ func TestUnknownOutcomes(t *testing.T) {
 	})
 	// An extension promises nothing.
 	hold(t, "jobs", Options{}, func(s *scene, src *source, d *brokers.Delivery) {
-		time.Sleep(25 * time.Second)
+		s.pass(25 * time.Second)
 		before := d.LeaseUntil
 		defer lost(s, changeBatch)()
 		ctx, cancel := context.WithTimeout(s.Context(), time.Second)

@@ -45,6 +45,9 @@ func play(t *testing.T, topic string, options Options, run func(s *scene)) {
 	})
 }
 
+// pass lets so much of the virtual time pass.
+func (s *scene) pass(d time.Duration) { time.Sleep(d) }
+
 // playAs is play in a subtest.
 func playAs(t *testing.T, name, topic string, options Options, run func(s *scene)) {
 	t.Helper()

@@ -90,10 +90,10 @@ func TestNoteAfterAnotherWorker(t *testing.T) {
 		s.publish("a")
 		d := s.one(first)
 		s.settle(first, again(d, 30*time.Second)) // while the poll of first ends
-		time.Sleep(25 * time.Second)
+		s.pass(25 * time.Second)
 		d = s.one(second)
 		s.settle(second, again(d, 30*time.Second))
-		time.Sleep(25 * time.Second)
+		s.pass(25 * time.Second)
 		d = s.one(first)
 		s.counts(d, 2, 0) // of which one is the other worker's
 		if class := d.Meta().Class; class != "transient" {
@@ -147,7 +147,7 @@ func TestWhenARetryIsACopy(t *testing.T) {
 			if n := len(s.server.Messages(s.topic)); n != 1 {
 				s.Errorf("the queue has %d messages, want one", n)
 			}
-			time.Sleep(st.Delay - time.Minute) // without polls, where that is long
+			s.pass(st.Delay - time.Minute) // without polls, where that is long
 			d := s.one(src)
 			s.counts(d, st.Meta.Attempt, 0)
 			if want := st.Meta.DueAt.Truncate(time.Millisecond); !d.Meta().DueAt.Equal(want) {
@@ -175,7 +175,7 @@ func TestLongDelay(t *testing.T) {
 			for ; ; hops++ {
 				src = s.relieve(src, options)
 				if hops > 0 {
-					time.Sleep(min(time.Until(due)-time.Minute, 11*time.Hour)) // without polls
+					s.pass(min(time.Until(due)-time.Minute, 11*time.Hour)) // without polls
 				}
 				d = s.one(src)
 				if got, want := fmt.Sprintf("%+v", d.Meta()), fmt.Sprintf("%+v", st.Meta); got != want || d.Abandoned != 0 {
@@ -281,7 +281,7 @@ func TestCopyIsNotRepeated(t *testing.T) {
 			} else {
 				s.failsForNow(src, st)
 				heal()
-				time.Sleep(tt.wait)
+				s.pass(tt.wait)
 				s.costs(deleteBatch, tt.removals, tt.removals, func() { s.settle(src, st) })
 			}
 			s.fails(src, st, brokers.ErrSettled)
@@ -389,14 +389,14 @@ func TestRetryInPlaceForWhatIsLeft(t *testing.T) {
 		st := again(s.one(src), 15*time.Hour)
 		begun := time.Now()
 		s.settle(src, st)
-		time.Sleep(11 * time.Hour) // without polls
+		s.pass(11 * time.Hour) // without polls
 		d := s.one(src)
 		s.counts(d, 1, 0)
 		if waited := time.Since(begun); waited > 12*time.Hour || !d.Meta().DueAt.Equal(st.Meta.DueAt) {
 			s.Errorf("after %v it came due at %v, want within the 12 h and %v", waited, d.Meta().DueAt, st.Meta.DueAt)
 		}
 		s.settle(src, brokers.Settlement{Delivery: d, Action: brokers.Retry, Delay: time.Until(d.Meta().DueAt), Meta: d.Meta()})
-		time.Sleep(time.Until(st.Meta.DueAt) - time.Minute)
+		s.pass(time.Until(st.Meta.DueAt) - time.Minute)
 		d = s.one(src)
 		s.counts(d, 1, 0)
 		if late := time.Since(st.Meta.DueAt); late < 0 || late > 2*time.Second {

@@ -164,7 +164,7 @@ func (h *house) ends(id string, status service.Status) {
 		if task.Status == status {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // the store tells nobody of a change
 	}
 	h.Fatalf("task %s is not %s within 30 s", id, status)
 }

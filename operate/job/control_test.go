@@ -27,14 +27,14 @@ func TestPauseByHand(t *testing.T) {
 		j := w.create(job.Spec{}, store.Filter{})
 		for range 2 {
 			p := w.fork(j.ID)
-			time.Sleep(5 * time.Second)
+			w.pass(5 * time.Second)
 			began := time.Now()
 			w.set(j.ID, store.JobPaused)
 			if err := p.exit(); err != nil || time.Since(began) > time.Second {
 				t.Errorf("Run = %v, %v after the pause", err, time.Since(began))
 			}
 			before := w.ran()
-			time.Sleep(time.Minute)
+			w.pass(time.Minute)
 			if after := w.ran(); after > before+10 || after == 600 {
 				t.Errorf("%d letters ran during the pause, %d in all", after-before, after)
 			}
@@ -56,13 +56,13 @@ func TestCancel(t *testing.T) {
 		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
 		p := w.fork(j.ID)
-		time.Sleep(8 * time.Second)
+		w.pass(8 * time.Second)
 		w.deaf()
-		time.Sleep(time.Second)
+		w.pass(time.Second)
 		w.set(j.ID, store.JobCancelled)
 		w.must(p.exit())
 		ran := w.ran()
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		c := w.count()
 		if w.ran() != ran || ran == 500 || c.Sent == 0 || c.Collected != int64(500-ran) || c.Queued+c.Sending+c.Unknown != 0 {
 			t.Errorf("%d letters ran, %d after the end: %+v", ran, w.ran()-ran, c)
@@ -70,7 +70,7 @@ func TestCancel(t *testing.T) {
 		if p := w.plan(job.Spec{}, store.Filter{}); p.Letters != int64(500-ran) || p.Other[store.StateSent] != c.Sent {
 			t.Errorf("the next job would send %d, and leave %v", p.Letters, p.Other)
 		}
-		time.Sleep(5 * time.Minute)
+		w.pass(5 * time.Minute)
 		p2 := w.plan(job.Spec{}, store.Filter{})
 		if now := w.count(); now.Unknown != c.Sent || now.Sent != 0 || p2.Letters != int64(500-ran)+c.Sent {
 			t.Errorf("after its time there are %+v, and the next job would send %d", now, p2.Letters)
@@ -88,7 +88,7 @@ func TestRedriveLimit(t *testing.T) {
 		w.letters(poison)
 		for range 3 {
 			w.ends(w.run(w.create(job.Spec{}, store.Filter{}).ID), store.JobDone, store.Counts{Returned: 1})
-			time.Sleep(time.Second)
+			w.pass(time.Second)
 		}
 		p := w.plan(job.Spec{}, store.Filter{})
 		if p.Letters != 0 || p.Skipped[job.SkipRedriveLimit] != 1 || p.Other[store.StateReturned] != 3 {
@@ -115,7 +115,7 @@ func TestDeleted(t *testing.T) {
 		w.letters(good)
 		j := w.create(job.Spec{}, store.Filter{})
 		p := w.fork(j.ID)
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 3})
 		if n, err := w.s.Delete(t.Context(), time.Now(), operator, "key"); n != 3 || err != nil {
 			t.Errorf("Delete = %d, %v", n, err)
@@ -264,13 +264,13 @@ func TestServe(t *testing.T) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		served := make(chan error)
 		go func() { served <- w.runner().Serve(ctx) }()
-		time.Sleep(time.Second)
+		w.pass(time.Second)
 		first := w.create(job.Spec{}, store.Filter{IDs: []int64{2, 4, 6}})
-		time.Sleep(2 * time.Second)
+		w.pass(2 * time.Second)
 		second := w.create(job.Spec{}, store.Filter{})
 		broken, err := w.s.CreateJob(t.Context(), time.Now(), operator, store.Filter{}, []byte("no spec"))
 		w.must(err)
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.ends(w.job(first.ID), store.JobDone, store.Counts{Confirmed: 3})
 		w.ends(w.job(second.ID), store.JobDone, store.Counts{Confirmed: 117})
 		w.ends(w.job(broken.ID), store.JobRunning, store.Counts{})
@@ -279,15 +279,15 @@ func TestServe(t *testing.T) {
 		w.die(100)
 		w.deaf()
 		silent := w.create(job.Spec{}, store.Filter{})
-		time.Sleep(10 * time.Second)
+		w.pass(10 * time.Second)
 		w.set(silent.ID, store.JobCancelled)
-		time.Sleep(4 * time.Minute)
+		w.pass(4 * time.Minute)
 		w.ends(w.job(silent.ID), store.JobCancelled, store.Counts{Sent: 1})
-		time.Sleep(2 * time.Minute)
+		w.pass(2 * time.Minute)
 		w.ends(w.job(silent.ID), store.JobCancelled, store.Counts{Unknown: 1})
 
 		last := w.create(job.Spec{}, store.Filter{})
-		time.Sleep(3 * time.Second)
+		w.pass(3 * time.Second)
 		stop(errors.New("the end"))
 		if err := <-served; err == nil || err.Error() != "the end" {
 			t.Errorf("Serve = %v", err)

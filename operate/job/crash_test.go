@@ -100,7 +100,7 @@ func TestGoesOn(t *testing.T) {
 				if _, err := w.runner().Run(t.Context(), j.ID); !errors.Is(err, store.ErrLeased) || !strings.Contains(err.Error(), "somebody who crashed") {
 					t.Errorf("Run beside the lease: %v", err)
 				}
-				time.Sleep(31 * time.Second)
+				w.pass(31 * time.Second)
 				w.ends(w.run(j.ID), store.JobDone, store.Counts{Confirmed: 40})
 				w.servedOnce()
 			})
@@ -116,7 +116,7 @@ func TestTwoRunners(t *testing.T) {
 		j := w.create(job.Spec{}, store.Filter{})
 		first := w.fork(j.ID)
 		for range 10 {
-			time.Sleep(100 * time.Millisecond)
+			w.pass(100 * time.Millisecond)
 			if err := w.fork(j.ID).exit(); !errors.Is(err, store.ErrLeased) {
 				t.Errorf("the second runner: %v, want ErrLeased", err)
 			}
@@ -135,14 +135,14 @@ func TestLeaseIsLost(t *testing.T) {
 		w.die(500)
 		j := w.create(job.Spec{}, store.Filter{})
 		p := w.fork(j.ID)
-		time.Sleep(7 * time.Second)
+		w.pass(7 * time.Second)
 		_, err := w.s.Lease(t.Context(), time.Now().Add(time.Hour), j.ID, "another", time.Minute)
 		w.must(err)
 		before := w.ran()
 		if err := p.exit(); !errors.Is(err, store.ErrLeased) {
 			t.Errorf("the runner without the lease: %v", err)
 		}
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		if after := w.ran(); after > before+20 || w.job(j.ID).State != store.JobRunning {
 			t.Errorf("%d letters ran after that, and the job is %s", after-before, w.job(j.ID).State)
 		}
@@ -210,7 +210,7 @@ func TestStoreDown(t *testing.T) {
 				time.AfterFunc(10*time.Minute, func() { do("drop trigger down") })
 			})
 		}}, j.ID)
-		time.Sleep(9 * time.Minute)
+		w.pass(9 * time.Minute)
 		w.ends(w.job(j.ID), store.JobRunning, store.Counts{Sending: 10})
 		w.must(p.exit())
 		w.ends(w.job(j.ID), store.JobDone, store.Counts{Unknown: 20})

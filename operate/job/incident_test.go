@@ -53,7 +53,7 @@ func TestAllPoison(t *testing.T) {
 		if want := "wave 1 of 1 letter: 1 went wrong (1 returned)"; j.Note != want && j.Note != strings.Replace(want, "returned", "failing", 1) {
 			t.Errorf("the note is %q, want %q, or failing", j.Note, want)
 		}
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.ends(w.job(j.ID), store.JobPaused, store.Counts{Returned: 1})
 
 		w.set(j.ID, store.JobRunning)
@@ -100,13 +100,13 @@ func TestForgedReceipts(t *testing.T) {
 		j := w.create(job.Spec{}, store.Filter{})
 		done := make(chan store.Job)
 		go func() { done <- w.run(j.ID) }()
-		time.Sleep(10 * time.Second)
+		w.pass(10 * time.Second)
 		forged := []brokers.Message{forge("2.1.AAAAAAAAAAAAAAAAAAAAAA"), forge("2.1."), forge(old), forge("1.2" + old[3:]), {Body: []byte("{}")}, {Body: []byte{0, 0xff}}}
 		w.must(w.broker.Publish(t.Context(), "receipts", forged...))
 		hearing, stop := context.WithCancel(t.Context())
 		w.readReceipts(hearing)
 		w.ends(<-done, store.JobPaused, store.Counts{Returned: 1})
-		time.Sleep(time.Second)
+		w.pass(time.Second)
 		stop()
 		// It failed, and was dead; what is of the first letter says nothing new.
 		got, want := w.reader.Counts(), job.ReceiptCounts{Believed: 3, Forged: 3, Unreadable: 2}

@@ -50,6 +50,9 @@ var operator = store.Actor{Who: "anna", Command: "redrive dlq send", Reason: "fi
 
 var errPoison = classify.Permanent(errors.New("no such product"))
 
+// pass lets so much of the virtual time pass.
+func (w *world) pass(d time.Duration) { time.Sleep(d) }
+
 // inWorld runs a test in virtual time. The worker and live traffic go on until it
 // returns. Returning says what goes wrong when a letter is sent back; it may be nil.
 func inWorld(t *testing.T, returning func(memory.Op, *memory.Fault), test func(t *testing.T, w *world)) {

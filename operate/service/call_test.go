@@ -91,16 +91,14 @@ func TestCallSendsTheTask(t *testing.T) {
 func TestCallIsSentOnce(t *testing.T) {
 	const idle = 4
 	var calls atomic.Int64
-	together := make(chan struct{}, idle)
+	var together sync.WaitGroup // when it is done, each has a connection
 	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		if calls.Add(1) > idle {
 			hijack(w, nil)
 			return
 		}
-		together <- struct{}{}
-		for len(together) < idle {
-			time.Sleep(time.Millisecond) // each has a connection
-		}
+		together.Done()
+		together.Wait()
 	})
 	for _, tt := range []struct{ method, body string }{{"POST", "hello"}, {"POST", ""}, {"GET", ""}, {"HEAD", ""}, {"OPTIONS", ""}, {"GET", "hello"}, {"DELETE", ""}} {
 		ts := newTargets(newTestGuard(t, thisMachine), nil, 16)
@@ -108,9 +106,7 @@ func TestCallIsSentOnce(t *testing.T) {
 		to, err := ts.of("a", u)
 		must(t, err)
 		calls.Store(0)
-		for len(together) > 0 {
-			<-together
-		}
+		together.Add(idle)
 		task := post(target)
 		task.Method, task.Body, task.Headers = tt.method, []byte(tt.body), map[string]string{"X-Idempotency-Key": "of the target's own"}
 		var first sync.WaitGroup

@@ -178,6 +178,9 @@ type world struct {
 	log     bytes.Buffer
 }
 
+// pass lets so much of the virtual time pass.
+func (w *world) pass(d time.Duration) { time.Sleep(d) }
+
 // inVirtualTime runs a test, and prints the log of the service if it fails.
 func inVirtualTime(t *testing.T, test func(w *world)) {
 	t.Helper()

@@ -56,16 +56,16 @@ func TestNoTenantHoldsUpAnother(t *testing.T) {
 					}
 				}
 				s, stop := w.start()
-				time.Sleep(2 * time.Second)
+				w.pass(2 * time.Second)
 				var good []*fakeRow
 				for i := range 60 {
 					r := w.add("good", host(i), 0)
 					now := w.task(r) // the service may have taken it already
 					_ = s.Scheduled(w.Context(), Due{now.Row, now.Tenant, now.NextAttemptAt})
 					good = append(good, r)
-					time.Sleep(time.Second)
+					w.pass(time.Second)
 				}
-				time.Sleep(tt.within)
+				w.pass(tt.within)
 				stop()
 				late, latest := 0, time.Duration(0)
 				for _, r := range good {

@@ -30,7 +30,7 @@ func withFewFiles(t *testing.T, listens, command, text string) (address string, 
 	p = breaktest.Start(cmd)
 	t.Cleanup(func() { p.Kill() })
 	pattern := regexp.MustCompile(listens)
-	for begin := time.Now(); time.Since(begin) < time.Minute && !p.Ended(); time.Sleep(10 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < time.Minute && !p.Ended(); time.Sleep(10 * time.Millisecond) { // another process says it
 		if found := pattern.FindStringSubmatch(p.Log()); found != nil {
 			return found[1], p
 		}

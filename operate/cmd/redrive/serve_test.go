@@ -186,7 +186,7 @@ func TestServersWithTLS(t *testing.T) {
 		t.Errorf("a plain request is answered with %+v, %v", answer, err)
 	}
 	second := newCertificate(t, time.Now().Add(time.Hour))
-	for begin := time.Now(); healthy(second, address) != nil; time.Sleep(100 * time.Millisecond) {
+	for begin := time.Now(); healthy(second, address) != nil; time.Sleep(100 * time.Millisecond) { // it looks at the files from time to time
 		if time.Since(begin) > time.Minute {
 			t.Fatal("the service goes on with its first certificate")
 		}

@@ -78,7 +78,8 @@ func sendTask(t *testing.T, address, target, more string, words ...string) (answ
 	return answer, "http://" + address + "/retry-tasks/" + doc.TaskID
 }
 
-// await waits up to a minute until something is so.
+// await waits up to a minute until something is so, of which another process or the
+// store would have to tell.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for begin := time.Now(); !so(); time.Sleep(20 * time.Millisecond) {

@@ -125,7 +125,7 @@ func (s *shop) verbs() map[string]func(args []string) string {
 		"wait": silently(func(args []string) {
 			d, err := time.ParseDuration(args[0])
 			must(s, err)
-			time.Sleep(d)
+			time.Sleep(d) // which the session has in its text, as a user would wait
 		}),
 		"answer": silently(func(args []string) { s.streams.Asks, s.streams.In = true, strings.NewReader(args[0]+"\n") }),
 		"screen": silently(func([]string) { s.streams.Colour, s.streams.Width = true, 60 }),

@@ -141,7 +141,7 @@ func TestQueueIsMissing(t *testing.T) {
 		inQueues(t, []string{queue}, func(w *world, _ *sqstest.Server, publish func(string)) {
 			log := w.listen()
 			w.run()
-			time.Sleep(30 * time.Minute)
+			w.pass(30 * time.Minute)
 			w.collected(3, "orders", "refunds", "stock.fifo")
 			w.wants(`redrive_collect_paused{broker="aws",topic="payments-dead.fifo"}`, "1")
 			w.wants(`redrive_collect_paused{broker="aws",topic="stock-dead.fifo"}`, "0")
@@ -149,7 +149,7 @@ func TestQueueIsMissing(t *testing.T) {
 				w.Errorf("%d lines in the log, want one every five minutes\n%s", n, &log.text)
 			}
 			publish(queue)
-			time.Sleep(2 * time.Minute)
+			w.pass(2 * time.Minute)
 			w.collected(3, "orders", "payments.fifo", "refunds", "stock.fifo")
 			w.wants(`redrive_collect_paused{broker="aws",topic="payments-dead.fifo"}`, "0")
 		})
@@ -181,12 +181,12 @@ func TestQueueIsDenied(t *testing.T) {
 					return
 				}
 				w.run()
-				time.Sleep(10 * time.Minute)
+				w.pass(10 * time.Minute)
 				w.collected(3, "orders", "payments", "stock")
 				w.wants(`redrive_collect_paused{broker="aws",topic="refunds-dead"}`, "1")
 				w.wants(`redrive_collect_paused{broker="aws",topic="orders-dead"}`, "0")
 				allow()
-				time.Sleep(2 * time.Minute)
+				w.pass(2 * time.Minute)
 				w.collected(3, "orders", "payments", "refunds", "stock")
 			})
 		})
@@ -254,7 +254,7 @@ topics:
 `, broker)
 				broker.refuse = tt.refuse
 				w.run()
-				time.Sleep(2 * time.Minute)
+				w.pass(2 * time.Minute)
 				broker.mu.Lock()
 				last := broker.opened[max(0, len(broker.opened)-strings.Count(tt.want, "-dead]")):]
 				if !tt.failed && len(broker.opened) > 6 {
@@ -274,7 +274,7 @@ topics:
 				broker.mu.Lock()
 				broker.refuse = func([]string) error { return nil }
 				broker.mu.Unlock()
-				time.Sleep(2 * time.Minute)
+				w.pass(2 * time.Minute)
 				w.collected(3, "orders", "refunds", "stock")
 			})
 		})
@@ -298,11 +298,11 @@ func TestBrokerRestarts(t *testing.T) {
 		w.publish("shop", "refunds-dead", 3)
 		w.publish("shop", "payments-dead", 3)
 		w.run()
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		broker.mu.Lock()
 		down = false
 		broker.mu.Unlock()
-		time.Sleep(2 * time.Minute)
+		w.pass(2 * time.Minute)
 		w.collected(3, "orders", "payments", "refunds")
 		broker.mu.Lock()
 		defer broker.mu.Unlock()
@@ -324,9 +324,9 @@ func TestStoreRefusesOneTopic(t *testing.T) {
 		w.publish("shop", "refunds-dead", 101)
 		w.publish("shop", "orders-dead", 3)
 		w.run()
-		time.Sleep(10 * time.Second)
+		w.pass(10 * time.Second)
 		w.publish("shop", "orders-dead", 2)
-		time.Sleep(10 * time.Second)
+		w.pass(10 * time.Second)
 		if n := w.letters("orders"); n != 5 {
 			w.Errorf("%d letters of orders, want 5", n)
 		}

@@ -50,6 +50,9 @@ type world struct {
 	cancel  context.CancelFunc
 }
 
+// pass lets so much of the virtual time pass.
+func (w *world) pass(d time.Duration) { time.Sleep(d) }
+
 // inWorld runs a test in virtual time. What it started is stopped in the end.
 func inWorld(t *testing.T, test func(w *world)) {
 	t.Helper()

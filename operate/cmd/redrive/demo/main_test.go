@@ -84,7 +84,7 @@ func look(t *testing.T, url, file, text string) {
 		if bytes.Contains(last, []byte(text)) {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // another process writes it
 	}
 	t.Errorf("%s%s lacks %q: %.300s", url, file, text, last)
 }
