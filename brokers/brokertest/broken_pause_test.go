@@ -16,7 +16,7 @@ var brokenPausing = []broken{
 		hooks: onPause(func(*faultySource, []string) {})},
 	{name: "a pause takes its time", fails: "pause-holds",
 		hooks: onPause(func(s *faultySource, topics []string) {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // the bug
 			s.inner.Pause(topics...)
 		})},
 	{name: "a retry that is due ends the pause of its topic", fails: "pause-holds-retries",

@@ -75,7 +75,7 @@ var brokenPublishing = []broken{
 					return nil
 				}
 				defer busy.Store(false)
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // so that calls overlap
 				return b.inner.Publish(ctx, topic, msgs...)
 			}}
 		}},

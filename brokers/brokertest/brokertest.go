@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"testing"
@@ -123,35 +125,22 @@ func Run(t *testing.T, h Harness) {
 	if h.Open == nil {
 		t.Fatal("brokertest: Harness.Open is nil: there is no broker to check")
 	}
-	s := newSuite(h)
+	s, all, most := newSuite(h), clauses(), 1
 	if !h.Virtual {
-		s.runBeside(t, 24)
-		return
+		most = 24
+		sort.SliceStable(all, func(i, j int) bool { return all[i].long && !all[j].long })
 	}
-	for _, c := range clauses() {
-		t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c, func() {})) })
-		s.done(c)
-	}
-}
-
-// runBeside runs so many clauses at a time, and those first that take long.
-func (s *suite) runBeside(t *testing.T, most int) {
 	room := make(chan struct{}, most)
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, long := range []bool{true, false} {
-		for _, c := range clauses() {
-			if c.long != long {
-				continue
-			}
-			room <- struct{}{}
-			running.Go(func() {
-				leave := sync.OnceFunc(func() { <-room })
-				defer leave() // of one that the -run flag leaves out
-				defer s.done(c)
-				t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c, leave)) })
-			})
-		}
+	for _, c := range all {
+		room <- struct{}{}
+		running.Go(func() {
+			leave := sync.OnceFunc(func() { <-room })
+			defer leave() // of one that the -run flag leaves out
+			defer s.done(c)
+			t.Run(c.name, func(t *testing.T) { report(t, c, s.examine(t, c, leave)) })
+		})
 	}
 }
 
@@ -168,6 +157,8 @@ func report(t *testing.T, c clause, err error) {
 type clause struct {
 	name  string
 	needs string // names of clauses whose failure this one would only repeat
+	with  string // a field of Harness without which it is skipped
+	not   string // a field of Harness with which it is skipped
 	long  bool   // waits for several leases
 	rule  string
 	check func(*trial)
@@ -284,8 +275,18 @@ func (h Harness) bubble(t *testing.T, c clause) (err error) {
 }
 
 func (h Harness) once(t testing.TB, c clause) error {
+	field := reflect.ValueOf(h).FieldByName
+	switch {
+	case c.with != "" && field(c.with).IsZero():
+		return skip(fmt.Sprintf("Harness.%s is not set", c.with))
+	case c.not != "" && !field(c.not).IsZero():
+		return skip(fmt.Sprintf("Harness.%s is set", c.not))
+	}
 	tr := newTrial(t, h)
 	defer tr.close()
+	if c.with != "" {
+		tr.fail, _ = field(c.with).Interface().(func(brokers.Broker) func())
+	}
 	return tr.told(caught(func() { c.check(tr) }))
 }
 

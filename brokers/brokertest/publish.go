@@ -12,7 +12,7 @@ import (
 )
 
 var publishClauses = []clause{
-	{name: "close-leaves-nothing", check: closeLeavesNothing,
+	{name: "close-leaves-nothing", with: "Virtual", check: closeLeavesNothing,
 		rule: "No goroutine of a source or a broker may outlive its Close."},
 	{name: "publish-delivers", needs: "close-leaves-nothing",
 		rule:  "What Publish reports as stored must be delivered.",
@@ -34,11 +34,11 @@ var publishClauses = []clause{
 		rule: "The methods of a Broker must be safe for concurrent use."},
 	{name: "publish-refused", needs: "publish-delivers", check: refusedBy(byPublish),
 		rule: "Publish must name the messages that it refused in a *PublishError, with the reason, and store the others."},
-	{name: "publish-interrupted", needs: "publish-delivers", check: reports(byPublish, ""),
+	{name: "publish-interrupted", needs: "publish-delivers", check: reports(byPublish),
 		rule: "If the context of Publish ends, its *PublishError must name every message that is not known to be stored."},
-	{name: "publish-unsent", needs: "publish-delivers", check: reports(byPublish, "LoseRequests"),
+	{name: "publish-unsent", needs: "publish-delivers", with: "LoseRequests", check: reports(byPublish),
 		rule: "What did not reach the broker must be reported as not stored."},
-	{name: "publish-unconfirmed", needs: "publish-delivers", check: reports(byPublish, "LoseConfirms"),
+	{name: "publish-unconfirmed", needs: "publish-delivers", with: "LoseConfirms", check: reports(byPublish),
 		rule: "What the broker did not confirm must be reported as not stored, also if it is."},
 	{name: "dead-letter-topics", needs: "publish-delivers",
 		rule:  "Open must make sure that the dead-letter topics of the subscription exist.",
@@ -51,9 +51,6 @@ var publishClauses = []clause{
 
 // closeLeavesNothing leaves the verdict to the bubble.
 func closeLeavesNothing(tr *trial) {
-	if !tr.Virtual {
-		tr.skip("goroutines are counted only where Harness.Virtual is set")
-	}
 	w := tr.open("orders")
 	w.publish("left behind")
 	w.next(deadline(tr.Unit))
@@ -128,41 +125,28 @@ func refusedBy(store storing) func(*trial) {
 }
 
 // reports stores three messages in a call that goes wrong, with its context ended or
-// while a hook of Harness is at work, and demands those that it did not report.
-func reports(store storing, hook string) func(*trial) {
+// while the hook of the clause is at work, and demands those that it did not report.
+func reports(store storing) func(*trial) {
 	return func(tr *trial) {
-		fail := tr.hook(hook)
 		w := tr.open("orders")
 		bodies := []string{"one", "two", "three"}
 		failed, _ := tr.attempted(w, "while it cannot succeed", text(bodies...), func(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error {
 			ctx, cancel := context.WithTimeout(ctx, 2*tr.Unit)
 			defer cancel()
-			if hook == "" {
+			if tr.fail == nil {
 				cancel()
+			} else {
+				defer tr.fail(tr.broker)()
 			}
-			defer fail(tr.broker)()
 			return store(ctx, tr, topic, msgs)
 		})
-		if hook != "" && len(failed) == 0 {
-			tr.failf("during Harness.%s nothing was confirmed, and the error is nil", hook)
+		if tr.fail != nil && len(failed) == 0 {
+			tr.failf("nothing was confirmed, and the error is nil")
 		}
 		stored := slices.DeleteFunc(slices.Clone(bodies), func(body string) bool { return failed[slices.Index(bodies, body)] != nil })
 		tr.did("it reported %d messages as stored", len(stored))
 		w.expect(stored...)
 	}
-}
-
-// hook is the one of this name; "" is one that does nothing.
-func (tr *trial) hook(name string) func(brokers.Broker) (heal func()) {
-	fail := map[string]func(brokers.Broker) func(){
-		"":             func(brokers.Broker) func() { return func() {} },
-		"LoseRequests": tr.LoseRequests,
-		"LoseConfirms": tr.LoseConfirms,
-	}[name]
-	if fail == nil {
-		tr.skip("Harness.%s is nil", name)
-	}
-	return fail
 }
 
 // attempted stores messages in one call, and returns which failed. An error must
@@ -198,17 +182,17 @@ var returnClauses = []clause{
 		check: steps(open("orders"), shut, putBack("one", "two"), reopen, consume("one", "two"))},
 	{name: "group-named", needs: "close-leaves-nothing", check: groupNamed,
 		rule: "Capabilities must name the group that a source receives for, where the broker has groups."},
-	{name: "return-alone", needs: "return-delivers return-stores group-named",
+	{name: "return-alone", needs: "return-delivers return-stores group-named", with: "Groups",
 		rule: "What is returned to a group must reach no other group.",
-		check: steps(hasGroups, open("orders"), shut, openWith(othersGroup), publish("before"), consume("before"), putBack("returned"),
+		check: steps(open("orders"), shut, openWith(othersGroup), publish("before"), consume("before"), putBack("returned"),
 			quiet(2), publish("after"), consume("after"), shut, open("orders"), consume("returned"))},
 	{name: "return-repeated", needs: "return-delivers return-starts-over", check: returnRepeated,
 		rule: "Two calls of Return must store two messages, also for equal IDs and bodies."},
 	{name: "return-refused", needs: "return-delivers publish-refused", check: refusedBy(byReturn),
 		rule: "Return must name the messages that it refused in a *PublishError, with the reason, and store the others."},
-	{name: "return-unsent", needs: "return-delivers publish-unsent", check: reports(byReturn, "LoseRequests"),
+	{name: "return-unsent", needs: "return-delivers publish-unsent", with: "LoseRequests", check: reports(byReturn),
 		rule: "What did not reach the broker on its way back must be reported as not stored."},
-	{name: "return-unconfirmed", needs: "return-delivers publish-unconfirmed", check: reports(byReturn, "LoseConfirms"),
+	{name: "return-unconfirmed", needs: "return-delivers publish-unconfirmed", with: "LoseConfirms", check: reports(byReturn),
 		rule: "What the broker did not confirm on its way back must be reported as not stored, also if it is."},
 }
 
@@ -271,12 +255,6 @@ func groupNamed(tr *trial) {
 	}
 	if got := w.caps.Group; got != want {
 		tr.failf("a source of the group %q has the Capabilities.Group %q, want %q", w.sub.Group, got, want)
-	}
-}
-
-func hasGroups(tr *trial) {
-	if !tr.Groups {
-		tr.skip("Harness.Groups is not set: whoever receives from a topic is of one group")
 	}
 }
 

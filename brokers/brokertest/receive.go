@@ -210,16 +210,13 @@ func readerMissing(tr *trial) {
 }
 
 var unreadableClauses = []clause{
-	{name: "unreadable-delivered", needs: "ack-removes release-returns headers-intact dead-letter-topics", long: true, check: unreadableDelivered,
+	{name: "unreadable-delivered", needs: "ack-removes release-returns headers-intact dead-letter-topics", with: "PublishUnreadable", long: true, check: unreadableDelivered,
 		rule: "A message that the adapter cannot read must come, whenever it comes, with Delivery.Unreadable, hold up and change none of its neighbours, and end like any other: by a release that returns it, by a dead letter and an Ack."},
 }
 
 // unreadableDelivered does what the pipeline does: it publishes what could be read
 // as a dead letter, and acks the original. Before that a worker gives it back.
 func unreadableDelivered(tr *trial) {
-	if tr.PublishUnreadable == nil {
-		tr.skip("Harness.PublishUnreadable is nil")
-	}
 	openWith(deadLetters)(tr)
 	w := tr.worker()
 	before := brokers.Message{Body: []byte("before"), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}}

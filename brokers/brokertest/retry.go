@@ -33,13 +33,13 @@ var retryClauses = []clause{
 	{name: "retry-repeated", needs: "retry-returns retry-at-once",
 		rule:  "Retries of one message must all be done, also with an equal Meta, as after throttling or on the way to a far due time: the broker's deduplication must not swallow a copy.",
 		check: steps(deliver("throttled"), on(repeatRetry), ack())},
-	{name: "retry-keeps-death", needs: "retry-durable retry-repeated",
+	{name: "retry-keeps-death", needs: "retry-durable retry-repeated", not: "EstimatesMeta",
 		rule: "A message that waits for its dead letter must carry its Death, through several Retries and the end of its source. A Retry whose Meta has no Death must remove it.",
-		check: steps(storesDeaths, deliver("dead"), times(2, retryAs(dies), expect("dead"), each(sameDeath)),
+		check: steps(deliver("dead"), times(2, retryAs(dies), expect("dead"), each(sameDeath)),
 			retryAs(dies), reopen, expect("dead"), each(sameDeath), retryAs(lives), expect("dead"), each(sameDeath), ack())},
-	{name: "retry-unsent", needs: "retry-returns close-releases", check: retryDuring("LoseRequests"),
+	{name: "retry-unsent", needs: "retry-returns close-releases", with: "LoseRequests", check: retryUnconfirmed,
 		rule: "A Retry that did not reach the broker must leave the original where it is: nothing is acked before its copy is durable."},
-	{name: "retry-unconfirmed", needs: "retry-returns close-releases", check: retryDuring("LoseConfirms"),
+	{name: "retry-unconfirmed", needs: "retry-returns close-releases", with: "LoseConfirms", check: retryUnconfirmed,
 		rule: "A Retry that the broker did not confirm must be reported as not done, also if it is, and the message must come back."},
 }
 
@@ -129,12 +129,6 @@ func repeatRetry(w *worker) {
 	}
 }
 
-func storesDeaths(tr *trial) {
-	if tr.EstimatesMeta {
-		tr.skip("Harness.EstimatesMeta: such a broker does not store a Death either")
-	}
-}
-
 // dies is the Meta of the pipeline while it cannot publish the dead letter: with
 // no attempt left.
 func dies(w *worker, m *brokers.Meta) {
@@ -164,35 +158,30 @@ func retryRefused(tr *trial) {
 	steps(expect(body), each(sameMeta))(tr)
 }
 
-// retryDuring has two retries fail while the hook of this name is at work. One is
-// tried again, as the contract allows after any error that is not final. The
-// other is left to Close. Both messages must come back; duplicates are the price.
-func retryDuring(hook string) func(*trial) {
-	return func(tr *trial) {
-		fail := tr.hook(hook)
-		w, got := tr.delivered("tried again", "given up")
-		heal := fail(tr.broker)
-		errs, hung := call(tr, "source.Settle(retry) of both during Harness."+hook, tr.Unit, func(ctx context.Context) []error {
-			return w.src.Settle(ctx, w.all(brokers.Retry, got...))
-		})
-		heal()
-		tr.must(hung)
-		errs = padded(errs, nil, 2)
-		for i, a := range got {
-			if errs[i] == nil {
-				tr.failf("source.Settle(retry) of %s returned nil although the broker confirmed nothing", a)
-			}
+// retryUnconfirmed has two retries fail while the hook of the clause is at work. One is
+// tried again, as the contract allows after any error that is not final. The other is
+// left to Close. Both messages must come back; duplicates are the price.
+func retryUnconfirmed(tr *trial) {
+	w, got := tr.delivered("tried again", "given up")
+	heal := tr.fail(tr.broker)
+	errs, hung := call(tr, "source.Settle(retry) of both, which nothing confirms,", tr.Unit, func(ctx context.Context) []error {
+		return w.src.Settle(ctx, w.all(brokers.Retry, got...))
+	})
+	heal()
+	tr.must(hung)
+	errs = padded(errs, nil, 2)
+	for i, a := range got {
+		if errs[i] == nil {
+			tr.failf("source.Settle(retry) of %s returned nil although the broker confirmed nothing", a)
 		}
-		if !final(errs[0]) {
-			if err := w.settle(w.to(brokers.Retry, got[0]))[0]; !final(err) {
-				tr.must(err)
-			}
-		}
-		tr.did("the Retry had failed: %v", errors.Join(errs...))
-		w = w.reopen()
-		tr.owes(w.caps.Lease)
-		w.expect("tried again", "given up")
 	}
+	if !final(errs[0]) {
+		if err := w.settle(w.to(brokers.Retry, got[0]))[0]; !final(err) {
+			tr.must(err)
+		}
+	}
+	tr.did("the Retry had failed: %v", errors.Join(errs...))
+	steps(reopen, on(owesLease), expect("tried again", "given up"))(tr)
 }
 
 // historyLimit bounds the failures in a Meta.

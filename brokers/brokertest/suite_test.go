@@ -117,7 +117,7 @@ func TestJudgedAfterWhatItRestsOn(t *testing.T) {
 			s := newSuite(h)
 			all := clauses()
 			base, next, last := all[0], all[1], all[2]
-			base.check = func(tr *trial) { tr.pause(time.Hour); tr.must(below) }
+			base.with, base.check = "", func(tr *trial) { tr.pause(time.Hour); tr.must(below) }
 			next.needs, next.check = base.name, func(tr *trial) { tr.must(fault) }
 			last.needs, last.check = next.name, func(*trial) {}
 			errs := make(map[string]error)

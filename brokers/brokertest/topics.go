@@ -24,7 +24,7 @@ var topicClauses = []clause{
 		rule: "A source that nobody receives from must not keep messages from the others of its group for longer than a lease, whatever it has fetched.",
 		check: steps(leased("first"), ack(), publish(numbered("message", 6)...), take(1), ack(),
 			another, on(owesLease), consumeRest)},
-	{name: "topic-deleted", needs: "ack-removes topic-named topics-all topics-own topics-fair share-once", long: true, check: topicDeleted,
+	{name: "topic-deleted", needs: "ack-removes topic-named topics-all topics-own topics-fair share-once", with: "Delete", long: true, check: topicDeleted,
 		rule: "A topic that is deleted while a source receives from it must stop no other topic: Receive must name it with a *brokers.TopicError, " +
 			"and must receive from it again when it is created again. The same holds for the only topic of a source."},
 }
@@ -49,9 +49,6 @@ func topicsFair(tr *trial) {
 
 // topicDeleted deletes one of two topics, and the only topic of another source.
 func topicDeleted(tr *trial) {
-	if tr.Delete == nil {
-		tr.skip("the harness cannot delete a topic (Harness.Delete)")
-	}
 	both, alone := tr.open("orders", "refunds"), tr.open("invoices")
 	losing := []*worker{both, alone} // their first topics
 	other := func(body string) {

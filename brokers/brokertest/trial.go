@@ -25,7 +25,8 @@ type trial struct {
 	cancel   context.CancelFunc
 	patience time.Duration // the longest wait for something that must happen
 	broker   brokers.Broker
-	ended    bool // the broker is closed
+	fail     func(brokers.Broker) (heal func()) // the hook of Harness that the clause is about
+	ended    bool                               // the broker is closed
 	workers  []*worker
 	calls    sync.WaitGroup
 	controls int // messages that expectSoon has published
