@@ -126,7 +126,7 @@ func ExampleConsumer_Handle() {
 		return nil
 	}, consumer.TopicConfig{MaxAttempts: 2, DeadLetter: "unsent"})
 	go func() {
-		for ; broker.Len("unsent") == 0; time.Sleep(time.Millisecond) {
+		for ; broker.Len("unsent") == 0; time.Sleep(time.Millisecond) { // beside others that succeed
 			_ = broker.Publish(ctx, "reminders", brokers.Message{Body: []byte("hello")})
 		}
 		stop()

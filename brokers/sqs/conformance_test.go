@@ -168,7 +168,7 @@ func createAnew(ctx context.Context, c *client, topic string, attributes map[str
 		if code, _ := codeOf(err); code != "QueueDeletedRecently" {
 			return err
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // of virtual time: ElasticMQ does not refuse it
 	}
 }
 

@@ -101,7 +101,7 @@ func (v *virtual) worker(broker, topic, group string) func(context.Context, *pro
 	return func(ctx context.Context, p *process) error {
 		w := &worker{
 			play: v.play, Broker: &link{v.brokers[broker], p}, topic: topic, receipts: "receipts", group: group, gone: p.gone,
-			dead: "*-dead", work: func(context.Context) { time.Sleep(20 * time.Millisecond) },
+			dead: "*-dead", work: func(context.Context) { time.Sleep(20 * time.Millisecond) }, // of virtual time
 		}
 		return w.run(ctx)
 	}
