@@ -142,9 +142,9 @@
 //
 // # Connections
 //
-// Each source has one connection, with at most ten channels for all of its topics
-// together and ten for their retries; all publishing shares another. An ordered
-// topic has a channel of its own.
+// Each source has one connection, with a channel for each of its queues: two for a
+// topic, with that of its retries. A connection has 2,047 channels, unless the broker or
+// channel_max in a URL says less. All publishing shares another connection.
 // Receive connects again when it finds the connection lost, once per call, and
 // returns what went wrong. When the broker blocks
 // publishing because it is short of memory or disk, Receive hands out one

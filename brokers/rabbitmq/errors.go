@@ -47,6 +47,7 @@ var fixes = []struct {
 	{amqp.PreconditionFailed, saysUnequal, "it exists with other properties, which cannot be changed: delete it when it is empty and let Run declare it anew, or use another name (" + existing + ")"},
 	{amqp.PreconditionFailed, "of queue type rabbit_stream_queue", "it is a stream, of which nothing can be taken: read it with a consumer of streams"},
 	{amqp.ResourceLocked, "", "it belongs to one connection alone (exclusive): use another name"},
+	{amqp.ChannelError, amqp.ErrChannelMax.Reason, "the connection has too few channels, of which each queue needs one: raise channel_max on the broker or in Options.URLs, or have several workers share the topics"},
 	{amqp.NotImplemented, "", "the broker lacks a feature that this needs: use RabbitMQ 3.10 or newer"},
 }
 

@@ -38,6 +38,7 @@ func TestExplain(t *testing.T) {
 		{"exclusive", &amqp.Error{Code: 405, Reason: "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q'"}, true, "use another name"},
 		{"another exchange", &amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'e' in vhost '/': received 'direct' but current is 'topic'"}, true, "delete it when it is empty"},
 		{"another failed precondition", &amqp.Error{Code: 406, Reason: "PRECONDITION_FAILED - unknown delivery tag 7"}, false, "unknown delivery tag"},
+		{"too many queues", amqp.ErrChannelMax, true, "raise channel_max"},
 		{"too old", &amqp.Error{Code: 540, Reason: "NOT_IMPLEMENTED - x"}, true, "3.10 or newer"},
 		{"internal error", &amqp.Error{Code: 541, Reason: "INTERNAL_ERROR"}, false, "rabbit_fifo_dlx_sup"},
 	} {

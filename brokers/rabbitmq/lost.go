@@ -39,7 +39,7 @@ func (n *session) consume(ins []*intake) error {
 		in.ended = false
 		n.source.mu.Unlock()
 		if ended { // the worker keeps its messages: they have no queue to go back to
-			if err := n.leave(in, false); err != nil {
+			if err := in.leave(false); err != nil {
 				return err
 			}
 		}
@@ -50,7 +50,7 @@ func (n *session) consume(ins []*intake) error {
 		if in.single || n.source.readOnly { // no larger one can follow
 			prefetch = n.source.prefetch
 		}
-		if err := n.serve(in, min(prefetch, n.fitting(in))); err != nil {
+		if err := in.serve(min(prefetch, n.fitting(in))); err != nil {
 			return err
 		}
 	}

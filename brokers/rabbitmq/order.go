@@ -12,34 +12,29 @@ import (
 // If the consumer were cancelled first, the broker would requeue the deliveries on
 // their way at once, and deliver them before the earlier messages of the buffer.
 //
-// So the queue has a channel of its own. Before it ends, the worker must have settled
+// Before the channel ends, the worker must have settled
 // all messages that it has begun with, or they would run twice. It must also have
 // received all messages that went back earlier: see drain.
 
 // shut closes the channel of an ordered intake, after the worker has settled
 // all messages that it has begun with. Acks that the broker has not applied by
 // then are lost, as with a connection. The caller holds the lock.
-func (c *channel) shut(in *intake) error {
-	n := c.session
-	if err := c.flush(time.Now()); err != nil {
+func (in *intake) shut() error {
+	if err := in.flush(time.Now()); err != nil {
 		return err
 	}
-	if err := c.drain(in); err != nil {
+	if err := in.drain(); err != nil {
 		return err
 	}
-	c.retire()
-	if err := n.call(c.ch.Close); err != nil {
+	if err := in.session.call(in.ch.Close); err != nil {
 		return err
 	}
 	in.pump.Wait()
 	in.back = int(in.unacked.Swap(0))
-	in.channel, in.tag, in.base = nil, "", 0
+	in.ch, in.tag, in.base = nil, "", 0
 	in.granted.Store(0)
 	in.stale.Store(0)
 	in.last.Store(0) // the tags of the next channel begin anew
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.channels, c.key)
 	return nil
 }
 
@@ -58,8 +53,8 @@ const drainTime = 5 * time.Second
 // queue. So do messages that went back often: the broker could dead-letter them
 // after another redelivery. A queue with a single active consumer is not drained:
 // its next consumer would be that of another worker.
-func (c *channel) drain(in *intake) error {
-	n, guess := c.session, 0
+func (in *intake) drain() error {
+	n, guess := in.session, 0
 	for end := time.Now().Add(drainTime); in.again.Load() && !in.single && in.tag != "" && time.Now().Before(end); {
 		if in.quiet() {
 			more := in.back - int(in.last.Load())
@@ -73,7 +68,7 @@ func (c *channel) drain(in *intake) error {
 			if in.merges {
 				more += int(in.unacked.Load())
 			}
-			if err := c.serve(in, more); err != nil {
+			if err := in.subscribe(more); err != nil {
 				return err
 			}
 		}

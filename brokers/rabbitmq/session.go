@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,9 +25,6 @@ type session struct {
 	kick     adapter.Waker // makes steer look at the intakes
 	swept    time.Time     // when steer last looked for leases that end
 
-	mu       sync.Mutex
-	channels map[int]*channel
-
 	// Guarded by the lock of the source.
 	suspects []*token
 	trials   []*token  // of suspects that were handed out lately
@@ -39,15 +35,27 @@ type session struct {
 	compact int      // length at which to drop those
 }
 
-// intake is what a session has of a feed: one consumer at a time, and how many
-// deliveries of it are unsettled. Only steer starts, changes and ends consumers,
-// except that a channel gives a consumer a larger prefetch before it sends acks.
+// intake is what a session has of a feed: a channel, one consumer at a time, and how
+// many deliveries of it are unsettled. Only steer starts, changes and ends consumers,
+// except that an intake gives its consumer a larger prefetch before it sends acks.
+//
+// Delivery tags mean something on their channel only. If queues shared one, the acks of
+// one would wait for the unsettled deliveries of another.
 type intake struct {
 	*feed
-	number    int
-	channel   *channel // nil until the first consumer
-	consumers int      // so many there were
-	tag       string   // of the consumer; empty if there is none
+	session *session
+	number  int
+
+	// mu guards the channel for everything that settles: between the decision
+	// which tags to send and the sending nobody else may send any.
+	mu        sync.Mutex
+	ch        *amqp.Channel // nil until the first consumer, and after shut
+	finished  bool          // nothing is settled on the channel any more
+	tags      *tags
+	flushed   time.Time
+	armed     bool   // flushLater is about to run
+	consumers int    // so many there were
+	tag       string // of the consumer; empty if there is none
 	pump      sync.WaitGroup
 	back      int // messages that went back when the last channel ended
 
@@ -109,7 +117,6 @@ const (
 type token struct {
 	state    atomic.Int32
 	delivery amqp.Delivery // until it is handed out
-	channel  *channel
 	tag      uint64
 	intake   *intake
 	count    int         // deliveries of this copy that the broker has counted
@@ -139,7 +146,8 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &session{link: l, source: s, kick: adapter.NewWaker(), channels: make(map[int]*channel), compact: 256}
+	n := &session{link: l, source: s, kick: adapter.NewWaker(), compact: 256}
+	context.AfterFunc(l.ctx, s.woken.Wake)
 	s.mu.Lock()
 	var careful time.Time
 	if s.brief > 0 {
@@ -148,7 +156,7 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		time.AfterFunc(d, s.woken.Wake)
 	}
 	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, number: number, careful: careful, parked: !f.paused.IsZero()})
+		n.intakes = append(n.intakes, &intake{feed: f, session: n, number: number, careful: careful, parked: !f.paused.IsZero()})
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -284,9 +292,9 @@ func (n *session) adjust(now time.Time, every time.Duration) (wait time.Duration
 	}
 	todo, again := n.plan(now)
 	for _, in := range todo[widening] {
-		in.channel.mu.Lock()
-		err = in.channel.widen()
-		in.channel.mu.Unlock()
+		in.mu.Lock()
+		err = in.widen()
+		in.mu.Unlock()
 		if err != nil {
 			return every, err
 		}
@@ -356,7 +364,7 @@ func (n *session) stop(ins []*intake) error {
 		if in.ordered {
 			n.takeBack(in)
 		}
-		if err := n.leave(in, in.ordered); err != nil {
+		if err := in.leave(in.ordered); err != nil {
 			return err
 		}
 		if !in.ordered {
@@ -371,7 +379,7 @@ func (n *session) stop(ins []*intake) error {
 		n.source.mu.Unlock()
 		n.giveBack(back)
 		if out := int(in.out.Load()); out > 0 && in.merges && !in.ordered && !ended {
-			if err := n.serve(in, out); err != nil {
+			if err := in.serve(out); err != nil {
 				return err
 			}
 		}
@@ -473,7 +481,7 @@ func (n *session) giveBack(ts []*token) {
 	}
 	n.wire.gather()
 	for _, t := range ts {
-		t.channel.giveBack(t, true)
+		t.giveBack(true)
 	}
 	if err := n.wire.flush(); err != nil {
 		n.broke(err)
@@ -501,11 +509,8 @@ func (n *session) broke(err error) error {
 func (n *session) finish(ctx context.Context, cause error) {
 	stop := context.AfterFunc(ctx, func() { n.end(cause) })
 	defer stop()
-	n.mu.Lock()
-	channels := slices.Collect(maps.Values(n.channels))
-	n.mu.Unlock()
-	for _, c := range channels {
-		c.finish()
+	for _, in := range n.intakes {
+		in.finish()
 	}
 	n.close(ctx, cause)
 }

@@ -44,7 +44,7 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 	}
 	s.ack(by[acking], false)
 	for _, e := range by[releasing] {
-		s.done(e, e.channel.giveBack(e.token, true))
+		s.done(e, e.giveBack(true))
 	}
 	for _, e := range by[rejecting] {
 		s.done(e, e.reject())
@@ -79,7 +79,7 @@ func (s *source) check(d *brokers.Delivery) error {
 		return adapter.ErrNotHeld
 	}
 	t, ok := d.Token.(*token)
-	if !ok || t.channel.session.source != s {
+	if !ok || t.intake.session.source != s {
 		return adapter.ErrNotHeld
 	}
 	switch t.state.Load() {
@@ -91,7 +91,7 @@ func (s *source) check(d *brokers.Delivery) error {
 	if s.isClosed() {
 		return brokers.ErrClosed
 	}
-	if n := t.channel.session; n.ctx.Err() != nil {
+	if n := t.intake.session; n.ctx.Err() != nil {
 		return n.over()
 	}
 	if time.Now().After(t.deadline) {
@@ -131,7 +131,7 @@ func (s *source) done(e *claimed, err error) {
 		s.woken.Wake() // there is room for another trial
 	}
 	if e.intake.spills.Load() {
-		e.channel.session.kick.Wake() // an ordered channel may close
+		e.intake.session.kick.Wake() // an ordered channel may close
 	}
 }
 
@@ -139,12 +139,12 @@ func (s *source) done(e *claimed, err error) {
 // is a duplicate, and no reason to settle once more; until then there are two of it, so
 // the ack is urgent.
 func (s *source) ack(entries []*claimed, copied bool) {
-	byChannel := make(map[*channel][]*claimed, 1)
+	byIntake := make(map[*intake][]*claimed, 1)
 	for _, e := range entries {
-		byChannel[e.channel] = append(byChannel[e.channel], e)
+		byIntake[e.intake] = append(byIntake[e.intake], e)
 	}
-	for c, entries := range byChannel {
-		err := c.ack(entries, copied)
+	for in, entries := range byIntake {
+		err := in.ack(entries, copied)
 		if copied {
 			err = nil
 		}
@@ -161,7 +161,7 @@ func (e *claimed) reject() error {
 		return fmt.Errorf("the queue %q has no dead-lettering that redrive has declared or compared, and would drop the message: %w",
 			e.intake.queue, brokers.ErrRefused)
 	}
-	return e.channel.giveBack(e.token, false)
+	return e.giveBack(false)
 }
 
 // retry publishes the copies and acks the originals of those that are
@@ -172,7 +172,7 @@ func (s *source) retry(ctx context.Context, entries []*claimed) {
 	}
 	var out []outgoing
 	var sent, confirmed []*claimed
-	held := entries[0].channel.session.retries()
+	held := entries[0].intake.session.retries()
 	for _, e := range entries {
 		o, err := s.copyOf(*e.Settlement, holdable(held, s.prefetch))
 		if err != nil {

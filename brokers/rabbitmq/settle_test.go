@@ -27,9 +27,7 @@ func holding(t *testing.T) (*source, *token, *brokers.Delivery) {
 	}
 	s := &source{broker: b, delays: planDelays(time.Hour), prefetch: 100, woken: make(chan struct{}, 1)}
 	n := &session{link: &link{ctx: t.Context()}, source: s}
-	c := &channel{session: n, tags: newTags()}
-	c.ended.Store(true)
-	tok := &token{channel: c, tag: 1, intake: &intake{feed: &feed{}}, deadline: time.Now().Add(time.Hour)}
+	tok := &token{tag: 1, intake: &intake{feed: &feed{}, session: n}, deadline: time.Now().Add(time.Hour)}
 	return s, tok, &brokers.Delivery{Message: brokers.Message{ID: "7f3a", Topic: "orders"}, Token: tok}
 }
 
@@ -116,7 +114,7 @@ func TestSettlementsAreSorted(t *testing.T) {
 		"of a delivery that was lost":  {ack, func(t *token) { t.lose() }, unclaimed},
 		"of what is settled":           {ack, func(t *token) { t.state.Store(settled) }, unclaimed},
 		"of what another call settles": {retry, func(t *token) { t.state.Store(settling) }, unclaimed},
-		"of a session that has ended":  {ack, func(t *token) { t.channel.session.link = endedLink() }, unclaimed},
+		"of a session that has ended":  {ack, func(t *token) { t.intake.session.link = endedLink() }, unclaimed},
 	} {
 		s, tok, d := holding(t)
 		tt.change(tok)

@@ -225,7 +225,7 @@ func (s *source) steer() {
 func (s *source) push(t *token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in, n, size := t.intake, t.channel.session, len(t.delivery.Body)
+	in, n, size := t.intake, t.intake.session, len(t.delivery.Body)
 	if in.spills.Load() || size > smallBody && n.isFull(in, s.share()-size) {
 		// Messages have become too large for what was granted. What is on its way is
 		// dropped, too, be there room, or it would overtake that, and all of it is
@@ -392,7 +392,7 @@ func (s *source) delivery(t *token, now time.Time) *brokers.Delivery {
 		Abandoned:  t.abandoned(&meta),
 		ReceivedAt: now,
 		LeaseUntil: t.deadline,
-		Session:    t.channel.session.ctx,
+		Session:    t.intake.session.ctx,
 		Token:      t,
 	}
 	return &h.Delivery

@@ -7,22 +7,22 @@ import "time"
 // sent when each of them is decided. A tag that has not been seen yet, because
 // its delivery is on its way or in another buffer, counts as undecided.
 type tags struct {
+	intake  *intake
 	low     uint64    // every tag below is decided
 	decided []bool    // low and the tags after it
 	waiting []waiting // acked, but not yet on the wire; in the order of ack
 }
 
 type waiting struct {
-	tag    uint64
-	intake *intake
-	since  time.Time
+	tag   uint64
+	since time.Time
 }
 
-func newTags() *tags { return &tags{low: 1} }
+func newTags(in *intake) *tags { return &tags{intake: in, low: 1} }
 
 // ack decides that tag is to be acked by a later flush.
-func (t *tags) ack(tag uint64, in *intake, now time.Time) {
-	t.waiting = append(t.waiting, waiting{tag, in, now})
+func (t *tags) ack(tag uint64, now time.Time) {
+	t.waiting = append(t.waiting, waiting{tag, now})
 	t.gone(tag)
 }
 
@@ -63,7 +63,7 @@ func (t *tags) flush(old time.Time) (multiple uint64, singles []uint64) {
 			kept = append(kept, w)
 			continue
 		}
-		w.intake.returned(w.tag)
+		t.intake.returned(w.tag)
 	}
 	t.waiting = kept
 	return multiple, singles

@@ -35,14 +35,14 @@ func TestTags(t *testing.T) {
 		{"not seen yet", []step{{ack: []uint64{1, 2, 4}, multiple: 2, waits: true}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tags, start := newTags(), time.Now()
+			tags, start := newTags(&intake{}), time.Now()
 			for i, s := range tt.steps {
 				now := start.Add(time.Duration(i) * time.Second)
 				for _, tag := range s.gone {
 					tags.gone(tag)
 				}
 				for _, tag := range s.ack {
-					tags.ack(tag, &intake{}, now)
+					tags.ack(tag, now)
 				}
 				var old time.Time
 				if s.stragglers {
@@ -75,7 +75,7 @@ func TestTagsAckNoOtherDelivery(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	for range 300 {
 		start, in := time.Now(), &intake{}
-		tags, broker, acked := newTags(), settlements{}, map[uint64]bool{}
+		tags, broker, acked := newTags(in), settlements{}, map[uint64]bool{}
 		flush := func(old time.Duration) {
 			multiple, singles := tags.flush(start.Add(old))
 			for tag := uint64(1); tag <= multiple; tag++ {
@@ -106,7 +106,7 @@ func TestTagsAckNoOtherDelivery(t *testing.T) {
 				tags.gone(tag)
 			} else {
 				acked[tag] = true
-				tags.ack(tag, in, start.Add(time.Duration(i)))
+				tags.ack(tag, start.Add(time.Duration(i)))
 				in.unacked.Add(1)
 			}
 			if random.IntN(3) == 0 {
