@@ -182,13 +182,13 @@ func TestOrderWhenABufferGoesBack(t *testing.T) {
 }
 
 // withBuffer runs f with an ordered source of a paused topic. Its buffer gets 32 of
-// 99 messages. The worker has settled another one before.
+// 99 messages. The worker has settled others before.
 func withBuffer(t *testing.T, timeout time.Duration, f func(w *two)) {
 	inTwo(t, rabbitmq.Options{ConsumerTimeout: timeout}, 10*time.Millisecond, func(w *two) {
 		w.closeSource()
 		w.openOrdered(1000)
-		w.number(w.topic, 0, 1)
-		first := w.receive(1)
+		w.number(w.topic, -15, 16)
+		first := w.receive(16)
 		w.nothing(100 * time.Millisecond) // the prefetch grows
 		w.source.Pause(w.topic)
 		w.settleAll(first)
