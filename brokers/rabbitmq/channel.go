@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -67,10 +66,8 @@ func (in *intake) subscribe(prefetch int) error {
 		return err
 	}
 	in.pump.Wait()
-	tag := strconv.Itoa(in.number)
 	if !in.merges {
 		in.consumers++
-		tag = fmt.Sprintf("%d.%06d", in.number, in.consumers)
 		in.base = in.last.Load()
 		in.stale.Store(in.unacked.Load())
 	}
@@ -79,14 +76,13 @@ func (in *intake) subscribe(prefetch int) error {
 	var deliveries <-chan amqp.Delivery
 	err := n.call(func() (err error) {
 		if err = ch.Qos(prefetch, 0, false); err == nil {
-			deliveries, err = ch.Consume(in.queue, tag, false, false, false, false, n.source.consuming())
+			deliveries, err = ch.Consume(in.queue, in.tag(), false, false, false, false, n.source.consuming())
 		}
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("consume from queue %q: %w", in.queue, explain(err))
 	}
-	in.tag = tag
 	in.granted.Store(int64(prefetch))
 	in.wanted.Store(0)
 	in.pump.Add(1)
@@ -97,16 +93,16 @@ func (in *intake) subscribe(prefetch int) error {
 	return nil
 }
 
+// tag is that of the present consumer, or of the last.
+func (in *intake) tag() string { return fmt.Sprintf("%06d", in.consumers) }
+
 // cancel ends the consumer of in, if there is one. What it has delivered is still
 // the worker's. The caller holds the lock.
 func (in *intake) cancel() error {
-	tag := in.tag
-	if tag == "" {
+	if in.granted.Swap(0) == 0 {
 		return nil
 	}
-	in.tag = ""
-	in.granted.Store(0)
-	if err := in.session.call(func() error { return in.ch.Cancel(tag, false) }); err != nil {
+	if err := in.session.call(func() error { return in.ch.Cancel(in.tag(), false) }); err != nil {
 		return fmt.Errorf("cancel the consumer of queue %q: %w", in.queue, explain(err))
 	}
 	return nil
@@ -142,8 +138,14 @@ func (in *intake) widens() bool {
 func (in *intake) quiet() bool { return in.unacked.Load()-in.stale.Load() >= in.granted.Load() }
 
 // widen gives the consumer the prefetch that it wants, if it can have that. The caller
-// holds the lock, and steering.
+// holds steering.
 func (in *intake) widen() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.widenLocked()
+}
+
+func (in *intake) widenLocked() error {
 	if !in.widens() || in.session.isGone(in) {
 		return nil
 	}
@@ -231,7 +233,7 @@ func (in *intake) ack(entries []*claimed, urgent bool) error {
 func (in *intake) flush(old time.Time) error {
 	n := in.session
 	if in.widens() && n.steering.TryLock() { // before the acks nothing is on its way
-		err := in.widen()
+		err := in.widenLocked()
 		n.steering.Unlock()
 		n.fail(err)
 	}
@@ -286,7 +288,7 @@ func (in *intake) finish() {
 		defer in.session.guard()()
 		in.granted.Store(0) // no flush is to widen it
 		if !in.ordered {
-			in.ch.Cancel(in.tag, true)
+			in.ch.Cancel(in.tag(), true)
 		}
 		in.flush(time.Now())
 		if !in.ordered {

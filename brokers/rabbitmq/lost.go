@@ -30,31 +30,28 @@ func (n *session) isGone(in *intake) bool {
 	return errors.Is(explain(n.try(passively(in.queue, nil))), brokers.ErrNotFound)
 }
 
-// consume consumes from the queues of ins that are there. The others stay parked until
-// it is time to look again.
-func (n *session) consume(ins []*intake) error {
-	for _, in := range ins {
-		n.source.mu.Lock()
-		ended, unsure := in.ended, in.feed.unsure
-		in.ended = false
-		n.source.mu.Unlock()
-		if ended { // the worker keeps its messages: they have no queue to go back to
-			if err := in.leave(false); err != nil {
-				return err
-			}
-		}
-		if !n.find(in, ended, unsure) {
-			continue
-		}
-		prefetch := scout
-		if in.single || n.source.readOnly { // no larger one can follow
-			prefetch = n.source.prefetch
-		}
-		if err := in.serve(min(prefetch, n.fitting(in))); err != nil {
+// start consumes from the queue if it is there. Otherwise in stays parked until it is
+// time to look again.
+func (in *intake) start() error {
+	n, s := in.session, in.session.source
+	s.mu.Lock()
+	ended, unsure := in.ended, in.feed.unsure
+	in.ended, in.parked, in.taken = false, false, 0
+	in.spills.Store(false)
+	s.mu.Unlock()
+	if ended { // the worker keeps its messages: they have no queue to go back to
+		if err := in.leave(false); err != nil {
 			return err
 		}
 	}
-	return nil
+	if in.vacate(); !n.find(in, ended, unsure) {
+		return nil
+	}
+	prefetch := scout
+	if in.single || s.readOnly { // no larger one can follow
+		prefetch = s.prefetch
+	}
+	return in.serve(min(prefetch, n.fitting(in)))
 }
 
 // find reports whether in is to consume from its queue again. If the queue has
@@ -171,10 +168,13 @@ func (b *Broker) restore(o *outlet, out []outgoing, errs []error) {
 // lay declares and binds the queue that a message with this key reaches from
 // exchange. It reports whether that succeeded.
 func (b *Broker) lay(o *outlet, exchange, key string) bool {
+	queue := exchange // of a delay
+	if exchange == b.names.copies() {
+		queue = key
+	}
 	for _, s := range b.sources.Open() {
-		t := b.names.plan(s.sub, s.delays)
-		if name, leads := t.behind(exchange, key); leads {
-			_, err := o.establish(o.ctx, t.part(name), b)
+		if t := b.names.plan(s.sub, s.delays).part(queue); t.queues != nil {
+			_, err := o.establish(o.ctx, t, b)
 			return err == nil
 		}
 	}

@@ -31,7 +31,7 @@ func (in *intake) shut() error {
 	}
 	in.pump.Wait()
 	in.back = int(in.unacked.Swap(0))
-	in.ch, in.tag, in.base = nil, "", 0
+	in.ch, in.base, in.shutAt = nil, 0, time.Now()
 	in.granted.Store(0)
 	in.stale.Store(0)
 	in.last.Store(0) // the tags of the next channel begin anew
@@ -55,7 +55,7 @@ const drainTime = 5 * time.Second
 // its next consumer would be that of another worker.
 func (in *intake) drain() error {
 	n, guess := in.session, 0
-	for end := time.Now().Add(drainTime); in.again.Load() && !in.single && in.tag != "" && time.Now().Before(end); {
+	for end := time.Now().Add(drainTime); in.again.Load() && !in.single && in.granted.Load() > 0 && time.Now().Before(end); {
 		if in.quiet() {
 			more := in.back - int(in.last.Load())
 			if more < 1 { // what is left went back from another worker or session
@@ -84,27 +84,24 @@ func (in *intake) drain() error {
 	return nil
 }
 
-// vacancy is how long vacate waits at most. A broker notices the end of a
-// channel sooner.
+// vacancy is how long a broker may take to notice the end of a channel: mostly less.
 const vacancy = time.Second
 
-// vacate waits until the broker has noticed that the channels of ordered
-// intakes have ended. Until then, the broker would send a new consumer later
+// vacate waits until the broker has noticed that the last channel of an ordered
+// intake has ended. Until then, the broker would send a new consumer later
 // messages before the messages of the old channel. It waits for all of vacancy if
 // other workers consume from the queue, where there is no order to keep, and if
 // they have taken all messages that went back.
-func (n *session) vacate(ins []*intake) {
-	end := time.Now().Add(vacancy)
-	for _, in := range ins {
-		for in.ordered && !in.single && time.Now().Before(end) {
-			q, err := n.lookAt(in.queue)
-			if err != nil || q.Consumers == 0 && (q.Messages > 0 || in.back == 0) {
-				break
-			}
-			select {
-			case <-time.After(vacancy / 20):
-			case <-n.ctx.Done():
-			}
+func (in *intake) vacate() {
+	n := in.session
+	for end := in.shutAt.Add(vacancy); in.ordered && !in.single && time.Now().Before(end); {
+		q, err := n.lookAt(in.queue)
+		if err != nil || q.Consumers == 0 && (q.Messages > 0 || in.back == 0) {
+			return
+		}
+		select {
+		case <-time.After(vacancy / 20):
+		case <-n.ctx.Done():
 		}
 	}
 }

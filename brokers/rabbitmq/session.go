@@ -44,7 +44,6 @@ type session struct {
 type intake struct {
 	*feed
 	session *session
-	number  int
 
 	// mu guards the channel for everything that settles: between the decision
 	// which tags to send and the sending nobody else may send any.
@@ -53,11 +52,11 @@ type intake struct {
 	finished  bool          // nothing is settled on the channel any more
 	tags      *tags
 	flushed   time.Time
-	armed     bool   // flushLater is about to run
-	consumers int    // so many there were
-	tag       string // of the consumer; empty if there is none
+	armed     bool // flushLater is about to run
+	consumers int  // so many there were, where each needs another tag
 	pump      sync.WaitGroup
-	back      int // messages that went back when the last channel ended
+	back      int       // messages that went back when the last channel ended
+	shutAt    time.Time // when that was
 
 	granted atomic.Int64  // the prefetch of the consumer; 0 if there is none
 	wanted  atomic.Int64  // the prefetch that it should have; 0 if that one will do
@@ -155,8 +154,8 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 		careful = time.Now().Add(d)
 		time.AfterFunc(d, s.woken.Wake)
 	}
-	for number, f := range s.feeds {
-		n.intakes = append(n.intakes, &intake{feed: f, session: n, number: number, careful: careful, parked: !f.paused.IsZero()})
+	for _, f := range s.feeds {
+		n.intakes = append(n.intakes, &intake{feed: f, session: n, careful: careful, parked: !f.paused.IsZero()})
 	}
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
@@ -169,8 +168,10 @@ func (s *source) begin(ctx context.Context, t *topology) (*session, error) {
 			s.learn(f, l, found)
 		}
 	}
-	if err == nil {
-		err = n.consume(slices.DeleteFunc(slices.Clone(n.intakes), func(in *intake) bool { return in.parked }))
+	for _, in := range n.intakes {
+		if err == nil && !in.parked {
+			err = in.start()
+		}
 	}
 	if err != nil {
 		n.finish(context.WithoutCancel(ctx), err)
@@ -193,56 +194,46 @@ func (s *source) learn(f *feed, l *link, found survey) {
 	f.deleted.Store(false)
 }
 
-// change is what is to be done about the consumer of an intake.
-type change int
-
-const (
-	nothing change = iota
-	starting
-	widening // a larger prefetch
-	parking  // it ends, and its buffer goes back
-)
-
 // next returns what is to be done about the consumer of in, or when to look
 // again. The lock of the source is held.
-func (n *session) next(in *intake, now time.Time) (what change, again time.Time) {
-	f, s := in.feed, n.source
+func (in *intake) next(now time.Time) (change func(*intake) error, again time.Time) {
+	n, f, s := in.session, in.feed, in.session.source
 	consumes, stale := in.granted.Load() > 0, n.isStale(in, now)
 	if in.ordered && stale {
 		in.spills.Store(true)
 	}
 	switch {
 	case in.ended:
-		what, again = starting, f.again
+		change, again = (*intake).start, f.again
 	case consumes && in.spills.Load():
 		if in.ordered && n.isBusy(in) { // its channel ends when the worker has settled all but the buffer
-			return nothing, again
+			return nil, again
 		}
-		what = parking
+		change = (*intake).park
 	case in.parked && f.paused.IsZero() && !s.isIdle(now):
-		what, again = starting, f.again
+		change, again = (*intake).start, f.again
 	case in.parked:
 		if !consumes {
-			return nothing, again
+			return nil, again
 		}
-		if what = parking; n.isBusy(in) {
+		if change = (*intake).park; n.isBusy(in) {
 			again = now.Add(s.broker.grace)
 		}
 	case in.ordered:
 		// It keeps its consumer until its buffer is stale: the buffer goes back as a
 		// whole, and the broker counts a delivery for each message.
 	case !f.paused.IsZero():
-		what, again = parking, f.paused.Add(s.broker.grace)
+		change, again = (*intake).park, f.paused.Add(s.broker.grace)
 	case stale:
-		what = parking
+		change = (*intake).park
 	}
-	if what == nothing && in.widens() {
-		what = widening
+	if change == nil && in.widens() {
+		change = (*intake).widen
 	}
 	if now.Before(again) {
-		what = nothing
+		change = nil
 	}
-	return what, again
+	return change, again
 }
 
 // isBusy reports whether the worker has taken messages of in that are not settled.
@@ -290,99 +281,63 @@ func (n *session) adjust(now time.Time, every time.Duration) (wait time.Duration
 		n.swept = now
 		back = n.expire(now)
 	}
-	todo, again := n.plan(now)
-	for _, in := range todo[widening] {
-		in.mu.Lock()
-		err = in.widen()
-		in.mu.Unlock()
-		if err != nil {
-			return every, err
-		}
-	}
-	// The consumers end first, or the broker might deliver here again what goes back.
-	if err = n.stop(todo[parking]); err != nil {
-		return every, err
-	}
-	n.giveBack(back)
-	err = n.consume(todo[starting])
-	if todo != nil {
-		n.source.woken.Wake()
-	}
-	if !again.IsZero() {
-		every = min(every, max(time.Until(again), 0))
-	}
-	return every, err
-}
-
-// plan returns the intakes whose consumers are to change, and notes what they will be.
-// Without a change it returns when to look again.
-func (n *session) plan(now time.Time) (todo map[change][]*intake, first time.Time) {
-	n.source.mu.Lock()
-	defer n.source.mu.Unlock()
+	wait = every
 	for _, in := range n.intakes {
-		what, again := n.next(in, now)
-		if what == nothing {
-			if !again.IsZero() && (first.IsZero() || again.Before(first)) {
-				first = again
+		n.source.mu.Lock()
+		change, again := in.next(now)
+		n.source.mu.Unlock()
+		switch {
+		case change != nil:
+			if err := change(in); err != nil {
+				return every, err
 			}
-			continue
-		}
-		if todo == nil {
-			todo = make(map[change][]*intake)
-		}
-		todo[what] = append(todo[what], in)
-		switch what {
-		case starting:
-			in.parked, in.taken = false, 0
-			in.spills.Store(false)
-		case parking:
-			in.parked = true
+			n.source.woken.Wake()
+		case !again.IsZero():
+			wait = min(wait, max(time.Until(again), 0))
 		}
 	}
-	return todo, first
+	n.giveBack(back) // after consumers ended, or the broker might deliver it here again
+	return wait, nil
 }
 
 // isCalm reports whether nothing is to be done about consumers. The lock of the
 // source is held.
 func (n *session) isCalm(now time.Time) bool {
 	return !slices.ContainsFunc(n.intakes, func(in *intake) bool {
-		what, _ := n.next(in, now)
-		return what != nothing
+		change, _ := in.next(now)
+		return change != nil
 	})
 }
 
-// stop ends the consumers of intakes, and their buffers go back: all unsettled
-// messages of an ordered intake with its channel. If a consumer went on, the broker
+// park ends the consumer, and the buffer goes back: all unsettled messages of an
+// ordered intake with its channel. If the consumer went on, the broker
 // would send messages that go back unused, and count each of them.
 //
 // If the worker still handles messages, the consumer goes on with a prefetch for these
 // alone. Quorum queues give back what a consumer has when its node is lost, but not
 // what one has that has ended: that would stay unacked, and be nobody's, until the
 // leader of the queue changes.
-func (n *session) stop(ins []*intake) error {
-	for _, in := range ins {
-		if in.ordered {
-			n.takeBack(in)
-		}
-		if err := in.leave(in.ordered); err != nil {
-			return err
-		}
-		if !in.ordered {
-			n.takeBack(in)
-		}
+func (in *intake) park() error {
+	n, s := in.session, in.session.source
+	s.mu.Lock()
+	in.parked = true
+	s.mu.Unlock()
+	if in.ordered {
+		n.takeBack(in)
 	}
-	n.vacate(ins)
-	for _, in := range ins {
-		n.source.mu.Lock()
-		back, ended := in.spilled, in.ended || in.spills.Load()
-		in.spilled = nil
-		n.source.mu.Unlock()
-		n.giveBack(back)
-		if out := int(in.out.Load()); out > 0 && in.merges && !in.ordered && !ended {
-			if err := in.serve(out); err != nil {
-				return err
-			}
-		}
+	if err := in.leave(in.ordered); err != nil {
+		return err
+	}
+	if !in.ordered {
+		n.takeBack(in)
+	}
+	s.mu.Lock()
+	back, ended := in.spilled, in.ended || in.spills.Load()
+	in.spilled = nil
+	s.mu.Unlock()
+	n.giveBack(back)
+	if out := int(in.out.Load()); out > 0 && in.merges && !in.ordered && !ended {
+		return in.serve(out)
 	}
 	return nil
 }

@@ -202,16 +202,6 @@ func (t topology) part(name string) (p topology) {
 	return p
 }
 
-// behind returns the queue that a message with this key reaches from exchange.
-func (t topology) behind(exchange, key string) (queue string, leads bool) {
-	for _, x := range t.bindings {
-		if x.exchange == exchange && x.queue != "" && (x.kind == amqp.ExchangeFanout || x.key == key) {
-			return x.queue, true
-		}
-	}
-	return "", false
-}
-
 // copiesTo leads from the exchange of copies to queue.
 func (n names) copiesTo(queue string) binding {
 	return binding{exchange: n.copies(), kind: amqp.ExchangeDirect, key: queue, queue: queue}
