@@ -6,42 +6,25 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// asker has the connection that a source asks on how much its queues have: a question
-// without an answer ends its connection, which must not be that of deliveries.
-type asker struct {
-	mu   sync.Mutex // held for each question
-	link *link      // nil before the first, and after the last has ended
-}
-
 // Backlogs implements brokers.Source, by one passive declaration for each queue: two
 // for a topic, whose retries come back in a queue of their own. RabbitMQ tells this way
-// what is ready. Retries that wait are in queues that topics share.
+// what is ready. Retries that wait are in queues that topics share. A question without an
+// answer, or whose ctx has ended, ends the connection of all questions.
 func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(brokers.ErrClosed) })()
-	s.asker.mu.Lock()
-	defer s.asker.mu.Unlock()
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	o, err := s.asker.connected(ctx)
+	if err != nil {
+		return nil, err
 	}
-	l := s.asker.link
-	if l == nil || l.ctx.Err() != nil {
-		s.asker.end(ctx)
-		var err error
-		if l, err = s.broker.dial(ctx, "backlog"); err != nil {
-			return nil, err
-		}
-		s.asker.link = l
-	}
-	defer context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })()
+	defer context.AfterFunc(ctx, func() { o.end(context.Cause(ctx)) })()
 	queues := make(map[string][]string)
 	for _, f := range s.feeds {
 		queues[f.topic] = append(queues[f.topic], f.queue)
@@ -49,7 +32,7 @@ func (s *source) Backlogs(ctx context.Context) ([]brokers.Backlog, error) {
 	var all []brokers.Backlog
 	var errs []error
 	ask := func(topic string, dead bool, queues ...string) {
-		n, err := l.count(queues)
+		n, err := o.count(queues)
 		if err != nil {
 			errs = append(errs, err)
 			return
@@ -78,12 +61,4 @@ func (l *link) count(queues []string) (n int64, err error) {
 		n += int64(q.Messages)
 	}
 	return n, nil
-}
-
-// end closes the connection, if there is one. mu is held.
-func (a *asker) end(ctx context.Context) {
-	if a.link != nil {
-		a.link.close(ctx, brokers.ErrClosed)
-		a.link = nil
-	}
 }

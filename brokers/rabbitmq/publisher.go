@@ -24,14 +24,16 @@ const (
 )
 
 // publisher publishes on a connection of its own: when the broker blocks that
-// one, acks go on.
+// one, acks go on. It connects when it is first used, and again after its connection was
+// lost.
 type publisher struct {
-	broker *Broker
-	turn   chan struct{} // taken while connecting
-	outlet atomic.Pointer[outlet]
-	mu     sync.Mutex
-	closed bool
-	calls  sync.WaitGroup
+	broker  *Broker
+	purpose string
+	turn    chan struct{} // taken while connecting
+	outlet  atomic.Pointer[outlet]
+	mu      sync.Mutex
+	closed  bool
+	calls   sync.WaitGroup
 }
 
 // outlet is one connection of the publisher.
@@ -57,8 +59,8 @@ type lane struct {
 // or none counts as returned.
 type flight struct{ exchange, key, id string }
 
-func newPublisher(b *Broker) *publisher {
-	return &publisher{broker: b, turn: make(chan struct{}, 1)}
+func newPublisher(b *Broker, purpose string) *publisher {
+	return &publisher{broker: b, purpose: purpose, turn: make(chan struct{}, 1)}
 }
 
 // Publish stores msgs in the queue topic, which must exist: Declare makes it,
@@ -215,7 +217,7 @@ func (p *publisher) connected(ctx context.Context) (*outlet, error) {
 		}
 		o.close(ctx, context.Cause(o.ctx))
 	}
-	l, err := p.broker.dial(ctx, "publisher")
+	l, err := p.broker.dial(ctx, p.purpose)
 	if err != nil {
 		return nil, err
 	}

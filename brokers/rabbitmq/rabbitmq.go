@@ -141,7 +141,7 @@ func New(options Options) (*Broker, error) {
 		tick:      tick,
 	}
 	b.names = names{prefix: b.options.Prefix}
-	b.publisher = newPublisher(b)
+	b.publisher = newPublisher(b, "publisher")
 	return b, nil
 }
 

@@ -88,7 +88,7 @@ func (s *source) check(d *brokers.Delivery) error {
 	case lost:
 		return brokers.ErrLeaseLost
 	}
-	if s.isClosed() {
+	if s.ctx.Err() != nil {
 		return brokers.ErrClosed
 	}
 	if n := t.intake.session; n.ctx.Err() != nil {

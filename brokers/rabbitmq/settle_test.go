@@ -25,7 +25,7 @@ func holding(t *testing.T) (*source, *token, *brokers.Delivery) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &source{broker: b, delays: planDelays(time.Hour), prefetch: 100, woken: make(chan struct{}, 1)}
+	s := newSource(b, brokers.Subscription{MaxDelay: time.Hour, InFlight: 100})
 	n := &session{link: &link{ctx: t.Context()}, source: s}
 	tok := &token{tag: 1, intake: &intake{feed: &feed{}, session: n}, deadline: time.Now().Add(time.Hour)}
 	return s, tok, &brokers.Delivery{Message: brokers.Message{ID: "7f3a", Topic: "orders"}, Token: tok}

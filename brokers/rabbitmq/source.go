@@ -34,7 +34,7 @@ type source struct {
 	woken  adapter.Waker
 	link   adapter.Link // changed under mu
 	work   sync.WaitGroup
-	asker  asker
+	asker  *publisher // which publishes nothing
 
 	mu         sync.Mutex
 	session    *session // nil before the first and between two
@@ -45,8 +45,7 @@ type source struct {
 	brief      int          // sessions in a row that ended soon
 	taken      time.Time    // when Receive last looked for deliveries
 	turn       adapter.Turn // of the feeds
-	closed     bool
-	paused     []string // topics, as the last Pause named them
+	paused     []string     // topics, as the last Pause named them
 }
 
 // feed is a queue that the source consumes from.
@@ -100,6 +99,7 @@ func newSource(b *Broker, sub brokers.Subscription) *source {
 		delays:   planDelays(sub.MaxDelay),
 		prefetch: max(sub.InFlight, 1),
 		woken:    adapter.NewWaker(),
+		asker:    newPublisher(b, "backlog"),
 	}
 	margin := min(b.options.ConsumerTimeout/10, time.Minute)
 	lease := b.options.ConsumerTimeout - margin
@@ -181,7 +181,7 @@ func (s *source) connect(wait time.Duration) {
 func (s *source) adopt(n *session, err error) error {
 	s.mu.Lock()
 	s.connecting = false
-	closed := s.closed
+	closed := s.ctx.Err() != nil
 	switch {
 	case closed:
 		err = brokers.ErrClosed
@@ -267,7 +267,7 @@ func (s *source) Receive(ctx context.Context, max int) ([]*brokers.Delivery, err
 	}
 	for {
 		most := s.pace(ctx, max)
-		if ctx.Err() != nil && !s.isClosed() {
+		if ctx.Err() != nil && s.ctx.Err() == nil {
 			return nil, context.Cause(ctx)
 		}
 		ds, err := s.take(most)
@@ -295,17 +295,11 @@ func (s *source) pace(ctx context.Context, max int) int {
 	return 1
 }
 
-func (s *source) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
 // take returns what is buffered, and sees to it that there is a session.
 func (s *source) take(most int) ([]*brokers.Delivery, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.ctx.Err() != nil {
 		return nil, brokers.ErrClosed
 	}
 	if s.session != nil && s.session.ctx.Err() != nil {
@@ -425,17 +419,15 @@ func (s *source) Close(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	n = s.session
-	s.closed, s.session = true, nil
-	s.mu.Unlock()
+	s.session = nil
 	s.cancel(brokers.ErrClosed)
+	s.mu.Unlock()
 	s.woken.Wake()
 	if n != nil {
 		n.finish(ctx, brokers.ErrClosed)
 	}
 	s.work.Wait()
-	s.asker.mu.Lock()
-	s.asker.end(ctx)
-	s.asker.mu.Unlock()
+	s.asker.close(ctx)
 	s.broker.sources.Remove(s)
 	return nil
 }
