@@ -167,13 +167,13 @@ func New(options Options) (*Broker, error) {
 // complete returns o with its defaults, and all that is wrong with it.
 func (o Options) complete() (Options, error) {
 	faults := []error{ // each with its least value and its default, or with its default
-		duration("SessionTimeout", &o.SessionTimeout, 100*time.Millisecond, 30*time.Second),
-		duration("RebalanceTimeout", &o.RebalanceTimeout, time.Second, 30*time.Second),
-		duration("CallTimeout", &o.CallTimeout, 1, defaultTimeout),
-		number("DelayPartitions", &o.DelayPartitions, 4),
-		number("Replication", &o.Replication, -1), // that of the broker
-		number("MessageLimit", &o.MessageLimit, 1_000_000),
-		number("MaxDecompressed", &o.MaxDecompressed, 0), // see decompressed
+		adapter.Duration("SessionTimeout", &o.SessionTimeout, 100*time.Millisecond, 30*time.Second),
+		adapter.Duration("RebalanceTimeout", &o.RebalanceTimeout, time.Second, 30*time.Second),
+		adapter.Duration("CallTimeout", &o.CallTimeout, 1, defaultTimeout),
+		adapter.Number("DelayPartitions", &o.DelayPartitions, 4),
+		adapter.Number("Replication", &o.Replication, -1), // that of the broker
+		adapter.Number("MessageLimit", &o.MessageLimit, 1_000_000),
+		adapter.Number("MaxDecompressed", &o.MaxDecompressed, 0), // see decompressed
 	}
 	o.ClientID, o.Prefix = cmp.Or(o.ClientID, "redrive"), cmp.Or(o.Prefix, "redrive")
 	if len(o.Brokers) == 0 {
@@ -201,20 +201,6 @@ func (o Options) complete() (Options, error) {
 		faults = append(faults, errors.New("Options.LeaveGroup is set without an InstanceID: a worker without one leaves its group in any case"))
 	}
 	return o, errors.Join(faults...)
-}
-
-// duration sets a default, and says what is wrong with what was set.
-func duration(field string, value *time.Duration, least, usual time.Duration) error {
-	fault := adapter.AtLeast(field, *value, least)
-	*value = cmp.Or(*value, usual)
-	return fault
-}
-
-// number does the same, where less than 0 is wrong.
-func number(field string, value *int, usual int) error {
-	fault := adapter.NotNegative(field, *value)
-	*value = cmp.Or(*value, usual)
-	return fault
 }
 
 // exposed returns the mechanism of a login that whoever is on the way could read,

@@ -93,15 +93,6 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-const (
-	defaultPrefix          = "redrive"
-	defaultConsumerTimeout = 30 * time.Minute
-	defaultConfirmTimeout  = 30 * time.Second
-	defaultCallTimeout     = 10 * time.Second
-	defaultHeartbeat       = 10 * time.Second
-	defaultMessageLimit    = 16 << 20
-)
-
 // Broker is a RabbitMQ cluster, or a single node. It connects when it is first
 // used: one connection for each source, and one for everything that is
 // published.
@@ -127,10 +118,9 @@ func New(options Options) (*Broker, error) {
 	endpoints, err := parse(options.URLs, options.AllowPlaintext)
 	seal, fault := options.Secret.Seal()
 	options.Secret = nil
-	if err = errors.Join(err, options.check(), fault); err != nil {
+	if err = errors.Join(err, options.complete(), fault); err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w: %w", brokers.ErrMisconfigured, err)
 	}
-	options = options.withDefaults()
 	b := &Broker{
 		options:   options,
 		endpoints: endpoints,
@@ -167,13 +157,14 @@ func parse(urls []string, allowPlaintext bool) ([]endpoint, error) {
 	return endpoints, errors.Join(faults...)
 }
 
-func (o Options) check() error {
-	faults := []error{
-		adapter.AtLeast("ConsumerTimeout", o.ConsumerTimeout, time.Second),
-		adapter.AtLeast("ConfirmTimeout", o.ConfirmTimeout, 1),
-		adapter.AtLeast("CallTimeout", o.CallTimeout, 1),
-		adapter.AtLeast("Heartbeat", o.Heartbeat, time.Second),
-		adapter.NotNegative("MessageLimit", o.MessageLimit),
+// complete sets the defaults of o, and returns all that is wrong with it.
+func (o *Options) complete() error {
+	faults := []error{ // each with its least value and its default, or with its default
+		adapter.Duration("ConsumerTimeout", &o.ConsumerTimeout, time.Second, 30*time.Minute),
+		adapter.Duration("ConfirmTimeout", &o.ConfirmTimeout, 1, 30*time.Second),
+		adapter.Duration("CallTimeout", &o.CallTimeout, 1, 10*time.Second),
+		adapter.Duration("Heartbeat", &o.Heartbeat, time.Second, 10*time.Second),
+		adapter.Number("MessageLimit", &o.MessageLimit, 16<<20),
 		o.checkManagement(),
 	}
 	for i, place := range o.IDFrom {
@@ -181,7 +172,10 @@ func (o Options) check() error {
 			faults = append(faults, fmt.Errorf("entry %d of Options.IDFrom %w", i, err))
 		}
 	}
-	if len(o.Prefix) > longestPrefix {
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
+	if o.Prefix = cmp.Or(o.Prefix, "redrive"); len(o.Prefix) > longestPrefix {
 		faults = append(faults, fmt.Errorf("Options.Prefix has %d bytes, the longest has %d", len(o.Prefix), longestPrefix))
 	}
 	return errors.Join(faults...)
@@ -199,19 +193,6 @@ func (o Options) checkManagement() error {
 		return errors.New("Options.ManagementURL would send the password to another machine where others can read it: use https://, or set Options.AllowPlaintext")
 	}
 	return nil
-}
-
-func (o Options) withDefaults() Options {
-	o.Prefix = cmp.Or(o.Prefix, defaultPrefix)
-	o.ConsumerTimeout = cmp.Or(o.ConsumerTimeout, defaultConsumerTimeout)
-	o.ConfirmTimeout = cmp.Or(o.ConfirmTimeout, defaultConfirmTimeout)
-	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
-	o.Heartbeat = cmp.Or(o.Heartbeat, defaultHeartbeat)
-	o.MessageLimit = cmp.Or(o.MessageLimit, defaultMessageLimit)
-	if o.Dial == nil {
-		o.Dial = (&net.Dialer{}).DialContext
-	}
-	return o
 }
 
 // Open declares what the subscription needs, or verifies it if Options.Verify

@@ -85,14 +85,11 @@ var _ brokers.Broker = (*Broker)(nil)
 // New checks options, and does not connect. Its error names every fault.
 func New(options Options) (*Broker, error) {
 	seal, err := options.Secret.Seal()
-	if err := errors.Join(options.check(), err); err != nil {
-		return nil, fmt.Errorf("sqs: %w: %w", brokers.ErrMisconfigured, err)
-	}
 	o := options
 	o.Secret = nil
-	o.PollWait = cmp.Or(o.PollWait, longestPollWait)
-	o.Polls = cmp.Or(o.Polls, callsAtOnce)
-	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
+	if err := errors.Join(o.complete(), err); err != nil {
+		return nil, fmt.Errorf("sqs: %w: %w", brokers.ErrMisconfigured, err)
+	}
 	return &Broker{
 		options: o,
 		seal:    seal,
@@ -101,8 +98,12 @@ func New(options Options) (*Broker, error) {
 	}, nil
 }
 
-func (o Options) check() error {
-	var faults []error
+// complete sets the defaults of o, and returns all that is wrong with it.
+func (o *Options) complete() error {
+	faults := []error{
+		adapter.Number("Polls", &o.Polls, callsAtOnce),
+		adapter.Duration("CallTimeout", &o.CallTimeout, 1, defaultCallTimeout),
+	}
 	if o.Config.Region == "" {
 		faults = append(faults, errors.New("no region: set Options.Config.Region, or AWS_REGION where config.LoadDefaultConfig is used"))
 	}
@@ -113,7 +114,8 @@ func (o Options) check() error {
 	if w := o.PollWait; w != 0 && (w < time.Second || w > longestPollWait || w%time.Second != 0) {
 		faults = append(faults, fmt.Errorf("the duration Options.PollWait is %v: use whole seconds from 1 s to 20 s, or 0 for 20 s", w))
 	}
-	return errors.Join(append(faults, adapter.NotNegative("Polls", o.Polls), adapter.AtLeast("CallTimeout", o.CallTimeout, 1))...)
+	o.PollWait = cmp.Or(o.PollWait, longestPollWait)
+	return errors.Join(faults...)
 }
 
 // checkEndpoint says what is wrong with the address of a server, and not what it

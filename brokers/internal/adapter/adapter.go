@@ -3,6 +3,7 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -172,20 +173,22 @@ func (f *Failures) Add(i int, what string, d *brokers.Delivery, err error) {
 	}
 }
 
-// AtLeast checks a duration of Options, for which 0 means the default.
-func AtLeast(field string, d, least time.Duration) error {
-	if d == 0 || d >= least {
-		return nil
+// Duration checks a duration of Options, and sets the default where it is 0.
+func Duration(field string, d *time.Duration, least, usual time.Duration) error {
+	if *d != 0 && *d < least {
+		return fmt.Errorf("the duration Options.%s is %v: use at least %v, or 0 for the default", field, *d, least)
 	}
-	return fmt.Errorf("the duration Options.%s is %v: use at least %v, or 0 for the default", field, d, least)
+	*d = cmp.Or(*d, usual)
+	return nil
 }
 
-// NotNegative checks a number of Options, for which 0 means the default.
-func NotNegative(field string, n int) error {
-	if n >= 0 {
-		return nil
+// Number checks a number of Options, and sets the default where it is 0.
+func Number(field string, n *int, usual int) error {
+	if *n < 0 {
+		return fmt.Errorf("the number Options.%s is %d: use a positive one, or 0 for the default", field, *n)
 	}
-	return fmt.Errorf("the number Options.%s is %d: use a positive one, or 0 for the default", field, n)
+	*n = cmp.Or(*n, usual)
+	return nil
 }
 
 // IsRemote reports whether a host, as a name or an address, may be another machine.
