@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 const (
@@ -50,7 +51,7 @@ func (s *source) commitAlways(ctx context.Context) {
 		cancel()
 		if ctx.Err() == nil && err != nil && !isRegrouping(err) {
 			s.fail(err)
-			rest(ctx, commitPause)
+			adapter.Rest(ctx, commitPause)
 		}
 	}
 }

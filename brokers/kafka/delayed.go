@@ -376,7 +376,7 @@ func (r *reader) load(ctx context.Context, missing []missed) {
 			pause = fetchPause
 			continue
 		}
-		rest(ctx, pause) // also where a new leader does not show all yet
+		adapter.Rest(ctx, pause) // also where a new leader does not show all yet
 		pause = min(2*pause, mostPause)
 	}
 }

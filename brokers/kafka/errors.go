@@ -13,6 +13,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
@@ -159,7 +160,7 @@ func retry(ctx context.Context, f func() error) error {
 		if err == nil || attempt == attempts || !isPassing(err) {
 			return err
 		}
-		if !rest(ctx, pause/2+rand.N(pause/2)) {
+		if !adapter.Rest(ctx, pause/2+rand.N(pause/2)) {
 			return err
 		}
 		pause = min(2*pause, 400*time.Millisecond)

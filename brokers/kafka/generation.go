@@ -12,6 +12,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 const (
@@ -147,7 +148,7 @@ func (s *source) serve(a assignment, claimed []partition) error {
 func (s *source) beat(ctx context.Context) {
 	o := s.broker.options
 	heard := time.Now()
-	for rest(ctx, s.broker.pace) {
+	for adapter.Rest(ctx, s.broker.pace) {
 		g, sent := s.current(), time.Now()
 		if g == nil {
 			heard = sent
@@ -213,7 +214,7 @@ func (s *source) watch(g *generation, led map[string]int) {
 	names := slices.Concat(own, slices.Collect(maps.Keys(led)))
 	slices.Sort(names)
 	names = slices.Compact(names)
-	for ok := true; ok; ok = rest(g.ctx, watchPace) {
+	for ok := true; ok; ok = adapter.Rest(g.ctx, watchPace) {
 		states, err := s.broker.client.topics(g.ctx, names...)
 		if err != nil {
 			continue // readers and commits tell of it
@@ -242,17 +243,5 @@ func (s *source) watch(g *generation, led map[string]int) {
 				s.alarm(err)
 			}
 		}
-	}
-}
-
-// rest waits for d, and reports whether ctx goes on.
-func rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers/inspect"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
@@ -95,7 +96,7 @@ func nameOf(client, host string) string {
 func untilCoordinated(ctx context.Context, f func() error) error {
 	for tries := 1; ; tries++ {
 		err := retry(ctx, f)
-		if !isUncoordinated(err) || tries == coordinating || !rest(ctx, rejoinPause) {
+		if !isUncoordinated(err) || tries == coordinating || !adapter.Rest(ctx, rejoinPause) {
 			return err
 		}
 	}
@@ -164,7 +165,7 @@ func (o Options) workerTopics(group string, m groupMember) (topics []string, our
 // meet tells of members of the group that do not belong there, when its members are
 // known: of the same ones once.
 func (s *source) meet(ctx context.Context) {
-	for again := true; again; again = rest(ctx, time.Second) {
+	for again := true; again; again = adapter.Rest(ctx, time.Second) {
 		state, err := s.broker.client.describe(ctx, s.plan.group)
 		if err != nil || state.protocol == "" {
 			continue

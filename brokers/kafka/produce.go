@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
@@ -112,7 +113,7 @@ func (p *producer) publish(ctx context.Context, out []outgoing) []error {
 				missed = append(missed, i)
 			}
 		}
-		if len(missed) == 0 || time.Now().Add(pause).After(over) || !rest(ctx, pause) {
+		if len(missed) == 0 || time.Now().Add(pause).After(over) || !adapter.Rest(ctx, pause) {
 			return errs
 		}
 		again := make([]outgoing, len(missed))

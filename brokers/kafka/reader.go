@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/wire"
 	"github.com/redrive-go/redrive/health"
 )
@@ -178,7 +179,7 @@ func (r *reader) read() {
 		case err != nil:
 			s.fail(r.wayOut(err))
 			r.stand(true)
-			rest(ctx, pause/2+rand.N(pause/2))
+			adapter.Rest(ctx, pause/2+rand.N(pause/2))
 			pause = min(2*pause, mostPause)
 			continue
 		}
@@ -609,7 +610,7 @@ func (s *source) passOn(t *token, m brokers.Message, meta brokers.Meta) {
 	out := outgoing{topic: s.plan.pick(passOnDelay), partition: anywhere, record: copyOf(s.broker.seal, m, meta)}
 	ctx := t.reader.ctx // after which it is somebody else's
 	for s.broker.producer.produce(ctx, []outgoing{out}) != nil {
-		if !rest(ctx, mostPause) {
+		if !adapter.Rest(ctx, mostPause) {
 			t.release()
 			return
 		}

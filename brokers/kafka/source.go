@@ -147,7 +147,7 @@ func (s *source) join() {
 	ctx, stop := context.WithCancel(s.ctx)
 	work.Go(func() { s.commitAlways(ctx) })
 	work.Go(func() { // apart, as commits must not wait for a topic that takes no records
-		for rest(ctx, donePace) {
+		for adapter.Rest(ctx, donePace) {
 			s.writeDone(ctx, s.all())
 		}
 	})
@@ -174,7 +174,7 @@ func (s *source) join() {
 			failed = 0
 			s.link.Up()
 			if errors.Is(s.serve(a, c.owned), brokers.ErrLeaseLost) {
-				rest(s.ctx, rejoinPause) // what cost it the last one may cost it the next
+				adapter.Rest(s.ctx, rejoinPause) // what cost it the last one may cost it the next
 			}
 			continue
 		case s.ctx.Err() != nil:
@@ -198,7 +198,7 @@ func (s *source) join() {
 			s.attempted(err)
 			s.fail(err)
 		}
-		rest(s.ctx, rejoinPause)
+		adapter.Rest(s.ctx, rejoinPause)
 	}
 }
 

@@ -65,7 +65,7 @@ func (b *Broker) survey(ctx context.Context, p *plan) (survey, error) {
 	names := slices.Concat(p.topics, p.dead, p.receipts, namesOf(p.delays), namesOf(p.longer))
 	looked, err := b.client.look(ctx, names)
 	missing := func(name string) bool { return looked[name].missing }
-	for tries := 1; err == nil && slices.ContainsFunc(p.topics, missing) && tries < newcomerTries && rest(ctx, newcomerPause); tries++ {
+	for tries := 1; err == nil && slices.ContainsFunc(p.topics, missing) && tries < newcomerTries && adapter.Rest(ctx, newcomerPause); tries++ {
 		looked, err = b.client.look(ctx, names)
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 	"github.com/redrive-go/redrive/brokers/kafka/internal/cluster"
 )
 
@@ -208,7 +209,7 @@ func (c *client) untilUsable(ctx context.Context, topic string) error {
 		if states[topic].leaders {
 			return nil
 		}
-		if !rest(ctx, pause) {
+		if !adapter.Rest(ctx, pause) {
 			return fmt.Errorf("it has no leader for every partition yet: %w", context.Cause(ctx))
 		}
 	}

@@ -355,12 +355,7 @@ const (
 func untilLed(ctx context.Context, f func() error) error {
 	for tries := 1; ; tries++ {
 		err := f()
-		if !lacksLeader(err) || tries == elections {
-			return err
-		}
-		select {
-		case <-time.After(electionPause):
-		case <-ctx.Done():
+		if !lacksLeader(err) || tries == elections || !adapter.Rest(ctx, electionPause) {
 			return err
 		}
 	}

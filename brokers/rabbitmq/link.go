@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // endpoint is an entry of Options.URLs.
@@ -236,10 +237,7 @@ func (l *link) guard() (release func()) {
 			case <-free:
 			case <-ctx.Done():
 			}
-			select {
-			case <-time.After(l.limit):
-			case <-ctx.Done():
-			}
+			adapter.Rest(ctx, l.limit)
 		}
 		if ctx.Err() == nil {
 			l.end(fmt.Errorf("the broker did not answer within %v: the connection was closed", l.limit))

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
 // The messages of an ordered queue go back in one step, by the end of their channel.
@@ -75,9 +77,7 @@ func (in *intake) drain() error {
 		if q, err := n.lookAt(in.queue); err != nil || q.Messages == 0 && q.Consumers > 0 {
 			return nil // an error of the connection ends the session by itself
 		}
-		select {
-		case <-time.After(drainTime / 500):
-		case <-n.ctx.Done():
+		if !adapter.Rest(n.ctx, drainTime/500) {
 			return n.over()
 		}
 	}
@@ -96,12 +96,8 @@ func (in *intake) vacate() {
 	n := in.session
 	for end := in.shutAt.Add(vacancy); in.ordered && !in.single && time.Now().Before(end); {
 		q, err := n.lookAt(in.queue)
-		if err != nil || q.Consumers == 0 && (q.Messages > 0 || in.back == 0) {
+		if err != nil || q.Consumers == 0 && (q.Messages > 0 || in.back == 0) || !adapter.Rest(n.ctx, vacancy/20) {
 			return
-		}
-		select {
-		case <-time.After(vacancy / 20):
-		case <-n.ctx.Done():
 		}
 	}
 }

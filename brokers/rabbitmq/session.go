@@ -247,20 +247,16 @@ func (n *session) isBusy(in *intake) bool {
 // together with everything else of the channel.
 func (n *session) steer() {
 	every := min(max(n.source.caps.Lease/64, 50*time.Millisecond), 10*time.Second)
-	timer := time.NewTimer(every)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-		case <-n.kick:
-		case <-n.ctx.Done():
+	for wait := every; ; {
+		n.kick.Wait(n.ctx, time.Now().Add(wait))
+		if n.ctx.Err() != nil {
 			return
 		}
+		var err error
 		n.steering.Lock()
-		wait, err := n.adjust(time.Now(), every)
+		wait, err = n.adjust(time.Now(), every)
 		n.steering.Unlock()
 		n.fail(err)
-		timer.Reset(wait)
 	}
 }
 

@@ -169,10 +169,7 @@ func (s *source) note(d time.Duration) {
 
 // connect opens the next session after a wait.
 func (s *source) connect(wait time.Duration) {
-	select {
-	case <-time.After(wait):
-	case <-s.ctx.Done():
-	}
+	adapter.Rest(s.ctx, wait)
 	n, err := s.begin(s.ctx, nil)
 	s.adopt(n, err)
 }

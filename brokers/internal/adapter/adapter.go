@@ -119,6 +119,18 @@ func (w Waker) Wait(ctx context.Context, until time.Time) {
 	}
 }
 
+// Rest waits for d, and reports whether ctx goes on.
+func Rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // Turn is the number of the queue to serve next.
 type Turn int
 
