@@ -369,3 +369,19 @@ func TestTakesOverFromOlderWorkers(t *testing.T) {
 		}
 	})
 }
+
+// Each queue has a channel. A connection that has too few says what to do.
+func TestTooFewChannels(t *testing.T) {
+	inWorlds(t, rabbitmq.Options{}, func(w *world) {
+		other := w.admin.topic("refunds")
+		w.Cleanup(func() { w.delete(other, other+".dead", w.prefix+".retry.v1."+other) })
+		b := open(w.T, w.options(w.url+"?channel_max=3", false)) // one is for requests
+		if _, err := b.Open(w.Context(), w.subscription(w.topic)); err != nil {
+			w.Errorf("Open of a topic on three channels: %v", err)
+		}
+		_, err := b.Open(w.Context(), w.subscription(w.topic, other))
+		if !errors.Is(err, brokers.ErrMisconfigured) || !strings.Contains(err.Error(), "raise channel_max") {
+			w.Errorf("Open of two topics on three channels: %v, want that it is misconfigured, and the fix", err)
+		}
+	})
+}
