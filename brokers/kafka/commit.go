@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// commitPace is how long what is settled waits to be committed, and
-	// commitBatch how many settled records do not wait.
+	// commitPace is how long what is done waits to be committed, and
+	// commitBatch how many done records do not wait.
 	commitPace  = 200 * time.Millisecond
 	commitBatch = 10_000
 
 	// commitPause is the wait after a commit that has failed.
 	commitPause = time.Second
 
-	// donePace is how long what is settled on a delay partition waits for its
-	// done record.
+	// donePace is how long a record that is done on a delay partition waits for
+	// its done record.
 	donePace = time.Second
 
 	// lastCommit bounds the last commit of a partition.
@@ -35,7 +35,7 @@ const (
 )
 
 // commitAlways commits at a steady pace until ctx ends, and sooner when much is
-// settled. What a generation refuses is committed in the next one.
+// done. What a generation refuses is committed in the next one.
 func (s *source) commitAlways(ctx context.Context) {
 	ticker := time.NewTicker(commitPace)
 	defer ticker.Stop()
@@ -145,7 +145,7 @@ func (s *source) commit(ctx context.Context, scope commitScope, of ...*reader) e
 // commitSoon has the next commit not wait.
 func (s *source) commitSoon() { signal(s.kick) }
 
-// writeDone writes done records for what was settled on delay partitions.
+// writeDone writes done records for what is done on delay partitions.
 func (s *source) writeDone(ctx context.Context, rs []*reader) {
 	var out []outgoing
 	var notWritten []func() // for each of out

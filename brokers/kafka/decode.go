@@ -394,17 +394,17 @@ type slab struct {
 	used  int          // records of block
 }
 
-// recordBlock is memory for records. When all that are in it are settled, it serves
+// recordBlock is memory for records. When none that is in it is used any more, it serves
 // others: nothing outside this package refers to a record.
 type recordBlock struct {
 	records [slabRecords]record
-	left    atomic.Int32 // records that are not settled
+	left    atomic.Int32 // records that are in use
 }
 
 var recordBlocks = sync.Pool{New: func() any { return new(recordBlock) }}
 
-// settled says that r is used no more.
-func (r *record) settled() {
+// free says that r is used no more.
+func (r *record) free() {
 	if b := r.block; b != nil && b.left.Add(-1) == 0 {
 		clear(b.records[:])
 		recordBlocks.Put(b)

@@ -33,15 +33,15 @@ const (
 // delayed is what a reader knows of a delay partition: all that waits there, by
 // due time. It is guarded by the lock of the reader.
 type delayed struct {
-	limits  memory
-	lanes   []*lane
-	records map[int64]*record // of what waits or is due soon, by offset
-	bytes   int
-	early   int           // of the bytes, those that are due soon
-	halted  int           // and those that are and whose topic is paused
-	settled []int64       // without a done record
-	target  int64         // nothing is handed out before all up to here is read
-	changed chan struct{} // signalled when something may be due earlier
+	limits    memory
+	lanes     []*lane
+	records   map[int64]*record // of what waits or is due soon, by offset
+	bytes     int
+	early     int           // of the bytes, those that are due soon
+	halted    int           // and those that are and whose topic is paused
+	unwritten []int64       // done, without a done record
+	target    int64         // nothing is handed out before all up to here is read
+	changed   chan struct{} // signalled when something may be due earlier
 }
 
 // newDelayed is for a partition that is read from low on and ends at end.
@@ -431,7 +431,7 @@ func (r *reader) loaded(missing []missed, got fetched) (left []missed, gone int)
 	return missing, gone
 }
 
-// unwritten takes what is settled above the low-water mark and has no done record,
+// unwritten takes what is done above the low-water mark and has no done record,
 // in portions for one each. A log that is not the same any more gets none: there the
 // offsets are those of other records.
 func (r *reader) unwritten() [][]int64 {
@@ -442,8 +442,8 @@ func (r *reader) unwritten() [][]int64 {
 		return nil
 	}
 	low := r.progress.lowWater()
-	fresh := slices.DeleteFunc(d.settled, func(offset int64) bool { return offset < low })
-	d.settled = nil
+	fresh := slices.DeleteFunc(d.unwritten, func(offset int64) bool { return offset < low })
+	d.unwritten = nil
 	return slices.Collect(doneBatches(fresh))
 }
 
@@ -451,7 +451,7 @@ func (r *reader) unwritten() [][]int64 {
 func (r *reader) notWritten(offsets []int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.delayed.settled = append(r.delayed.settled, offsets...)
+	r.delayed.unwritten = append(r.delayed.unwritten, offsets...)
 }
 
 // doneRecord is one for p, which seal signs: it is no good for another partition.

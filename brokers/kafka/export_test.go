@@ -141,7 +141,7 @@ func MetadataOf(offset int64, open bool, lost map[int64]int, done ...int64) stri
 }
 
 // behind returns how many offsets above the low-water mark are done or skipped.
-func (p *progress) behind() int { return int(p.settled.size) }
+func (p *progress) behind() int { return int(p.ahead.size) }
 
 // suspects returns the offsets of all suspects, lowest first.
 func (p *progress) suspects() []int64 { return slices.Sorted(maps.Keys(p.lost)) }

@@ -94,7 +94,7 @@ func (p *progress) encodeSet(room int) (data []byte, bitmap int) {
 
 func (p *progress) encodeRuns(room int) (data []byte, offsets int64) {
 	last := p.low
-	for from, to := range p.settled.runs(p.low) {
+	for from, to := range p.ahead.runs(p.low) {
 		next := appendPair(data, from-last, to-from)
 		if len(next) > room {
 			break
@@ -108,7 +108,7 @@ func (p *progress) encodeRuns(room int) (data []byte, offsets int64) {
 func (p *progress) encodeBitmap(room int) (data []byte, offsets int64) {
 	first := p.low + 1
 	end := first + 8*int64(max(room, 0))
-	for from, to := range p.settled.runs(first) {
+	for from, to := range p.ahead.runs(first) {
 		to = min(to, end)
 		if from >= to {
 			break
@@ -216,7 +216,7 @@ func (p *progress) readRuns(data []byte) bool {
 		}
 		last += distance + length
 		data = rest
-		p.settled.add(last-length, last)
+		p.ahead.add(last-length, last)
 	}
 	return true
 }
@@ -224,7 +224,7 @@ func (p *progress) readRuns(data []byte) bool {
 func (p *progress) readBitmap(data []byte) {
 	for bit := range int64(len(data)) * 8 {
 		if data[bit/8]&(1<<(bit%8)) != 0 {
-			p.settled.add(p.low+1+bit, p.low+2+bit)
+			p.ahead.add(p.low+1+bit, p.low+2+bit)
 		}
 	}
 }

@@ -28,16 +28,16 @@ func readBack(t *testing.T, p *progress, limit int) *progress {
 		t.Fatalf("low-water mark %d and %d behind became %d and %d", p.lowWater(), p.behind(), got.lowWater(), got.behind())
 	}
 	left := got.behind()
-	for from, to := range got.settled.runs(got.low) {
-		if end := p.settled.firstAbsent(from); end < to {
+	for from, to := range got.ahead.runs(got.low) {
+		if end := p.ahead.firstAbsent(from); end < to {
 			t.Fatalf("offset %d reads as done, it is not", end)
 		}
 		left -= int(to - from)
 	}
-	for from, to := range p.settled.runs(p.low) {
-		kept := got.settled.firstAbsent(from)
+	for from, to := range p.ahead.runs(p.low) {
+		kept := got.ahead.firstAbsent(from)
 		if kept < to {
-			for next := range got.settled.runs(kept) {
+			for next := range got.ahead.runs(kept) {
 				t.Fatalf("offset %d is done and does not read so, %d does: not the lowest ones were kept", kept, next)
 			}
 			break
@@ -122,7 +122,7 @@ func TestMetadataCapacity(t *testing.T) {
 		got := readBack(t, p, metadataLimit)
 		_, bitmap := p.encodeSet(packed(metadataLimit-len(metadataVersion)) - checksumSize - headSize)
 		end := p.low
-		for _, to := range got.settled.runs(got.low) {
+		for _, to := range got.ahead.runs(got.low) {
 			end = to
 		}
 		t.Logf("density %5.1f %%: %6d done offsets over %7d fit, as %s", 100*tt.density, got.behind(), end-p.low, []string{"runs", "a bitmap"}[bitmap])
@@ -249,7 +249,7 @@ func FuzzReadProgress(f *testing.F) {
 		if p.lowWater() != low || p.isDone(low) || len(p.suspects()) > maxMarks {
 			t.Fatalf("it reads as low-water mark %d with %d suspects", p.lowWater(), len(p.suspects()))
 		}
-		if n := len(slices.Concat(p.settled.parts...)); n > 3*4*metadataLimit {
+		if n := len(slices.Concat(p.ahead.parts...)); n > 3*4*metadataLimit {
 			t.Fatalf("%d characters take %d intervals", len(text), n)
 		}
 		for _, limit := range []int{20, metadataLimit} {

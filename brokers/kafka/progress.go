@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// progress follows which records of a partition are settled, and which are
+// progress follows which records of a partition are done, and which are
 // with a handler. It is the truth of one owner; metadata takes it to the next.
 // None of its methods, those that only ask included, may run at the same time
 // as another: the lock is the caller's.
 type progress struct {
-	low     int64         // every offset below is done
-	settled offsetSet     // the offsets above low that are done
-	out     offsetSet     // handed out, and neither settled nor released
-	lost    map[int64]int // the suspects, and how many owners were lost with each
+	low   int64         // every offset below is done
+	ahead offsetSet     // the offsets above low that are done
+	out   offsetSet     // handed out, and neither done nor released
+	lost  map[int64]int // the suspects, and how many owners were lost with each
 }
 
 // newProgress returns the progress of a partition whose records below low are
@@ -23,7 +23,7 @@ func newProgress(low int64) *progress {
 	return &progress{low: low}
 }
 
-// done settles a record, for ever. Doing it twice is harmless.
+// done marks a record as done, for ever. Doing it twice is harmless.
 func (p *progress) done(offset int64) {
 	if offset < p.low {
 		return
@@ -31,7 +31,7 @@ func (p *progress) done(offset int64) {
 	p.out.remove(offset)
 	delete(p.lost, offset)
 	if offset > p.low {
-		p.settled.add(offset, offset+1)
+		p.ahead.add(offset, offset+1)
 		return
 	}
 	p.low++
@@ -46,7 +46,7 @@ func (p *progress) skip(from, to int64) {
 		return
 	}
 	maps.DeleteFunc(p.lost, func(offset int64, _ int) bool { return from <= offset && offset < to })
-	p.settled.add(from, to)
+	p.ahead.add(from, to)
 	if from == p.low {
 		p.advance()
 	}
@@ -56,9 +56,9 @@ func (p *progress) skip(from, to int64) {
 // records.
 func (p *progress) cut(end int64) *progress {
 	left := newProgress(min(p.low, end))
-	for from, to := range p.settled.runs(left.low) {
+	for from, to := range p.ahead.runs(left.low) {
 		if to = min(to, end); from < to {
-			left.settled.add(from, to)
+			left.ahead.add(from, to)
 		}
 	}
 	left.lost = maps.Clone(p.lost)
@@ -68,28 +68,28 @@ func (p *progress) cut(end int64) *progress {
 
 // advance moves the low-water mark over what is done.
 func (p *progress) advance() {
-	p.low = p.settled.firstAbsent(p.low)
-	p.settled.dropBelow(p.low)
+	p.low = p.ahead.firstAbsent(p.low)
+	p.ahead.dropBelow(p.low)
 	p.out.dropBelow(p.low)
 }
 
-// isDone reports whether offset is settled or skipped.
+// isDone reports whether offset is done or skipped.
 func (p *progress) isDone(offset int64) bool {
-	return offset < p.low || p.settled.has(offset)
+	return offset < p.low || p.ahead.has(offset)
 }
 
 // lowWater returns the offset to commit: every offset below it is done.
 func (p *progress) lowWater() int64 { return p.low }
 
 // start says that a record is handed out. From now on its mark counts this
-// owner as lost, too, until the record is settled or released.
+// owner as lost, too, until the record is done or released.
 func (p *progress) start(offset int64) {
 	if !p.isDone(offset) {
 		p.out.add(offset, offset+1)
 	}
 }
 
-// release says that a record came back unsettled and in order. The owners lost
+// release says that a record came back undone and in order. The owners lost
 // with it before still count.
 func (p *progress) release(offset int64) {
 	p.out.remove(offset)
@@ -99,7 +99,7 @@ func (p *progress) release(offset int64) {
 func (p *progress) releaseAll() { p.out = offsetSet{} }
 
 // abandoned returns how many earlier owners were lost while they had the
-// record. An unsettled record with more than 0 is a suspect.
+// record. A record that is not done with more than 0 is a suspect.
 func (p *progress) abandoned(offset int64) int { return p.lost[offset] }
 
 // mark says how many owners will have been lost with a record if the present

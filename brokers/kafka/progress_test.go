@@ -15,8 +15,8 @@ func TestSkipOfAWideHole(t *testing.T) {
 	if p.lowWater() != 10 || p.behind() != 1<<40-11 || !p.isDone(1<<40-1) || p.isDone(1<<40) {
 		t.Errorf("low-water mark %d and %d behind, want 10 and all but one", p.lowWater(), p.behind())
 	}
-	if p.done(10); p.lowWater() != 1<<40 || p.behind() != 0 || len(slices.Concat(p.settled.parts...)) > 0 {
-		t.Errorf("low-water mark %d, %d behind, and %d intervals; want %d and nothing", p.lowWater(), p.behind(), len(slices.Concat(p.settled.parts...)), int64(1<<40))
+	if p.done(10); p.lowWater() != 1<<40 || p.behind() != 0 || len(slices.Concat(p.ahead.parts...)) > 0 {
+		t.Errorf("low-water mark %d, %d behind, and %d intervals; want %d and nothing", p.lowWater(), p.behind(), len(slices.Concat(p.ahead.parts...)), int64(1<<40))
 	}
 }
 
@@ -28,7 +28,7 @@ func TestMarks(t *testing.T) {
 	}{
 		{"nothing", func(*progress) {}, nil},
 		{"handed out", func(p *progress) { p.start(7); p.start(5) }, []mark{{5, 1}, {7, 1}}},
-		{"settled", func(p *progress) { p.start(5); p.start(6); p.done(6) }, []mark{{5, 1}}},
+		{"done", func(p *progress) { p.start(5); p.start(6); p.done(6) }, []mark{{5, 1}}},
 		{"released", func(p *progress) { p.start(5); p.start(6); p.release(5) }, []mark{{6, 1}}},
 		{"skipped", func(p *progress) { p.start(5); p.start(6); p.skip(5, 9) }, nil},
 		{"skipped ahead", func(p *progress) { p.start(5); p.start(8); p.skip(7, 9) }, []mark{{5, 1}}},
@@ -38,7 +38,7 @@ func TestMarks(t *testing.T) {
 		{"a suspect at the low-water mark", func(p *progress) { p.lost = map[int64]int{5: 1} }, []mark{{5, 1}}},
 		{"a suspect handed out", func(p *progress) { p.lost = map[int64]int{6: 2}; p.start(6); p.start(5) }, []mark{{5, 1}, {6, 3}}},
 		{"a suspect released", func(p *progress) { p.lost = map[int64]int{6: 2}; p.start(6); p.release(6) }, []mark{{6, 2}}},
-		{"a suspect settled", func(p *progress) { p.lost = map[int64]int{6: 2}; p.start(6); p.done(6) }, nil},
+		{"a suspect done", func(p *progress) { p.lost = map[int64]int{6: 2}; p.start(6); p.done(6) }, nil},
 		{"a suspect skipped", func(p *progress) { p.lost = map[int64]int{6: 2, 9: 1}; p.skip(6, 9) }, []mark{{9, 1}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func checkProgress(t *testing.T, p *progress, m *model) {
 	if p.lowWater() != m.low || p.behind() != len(m.done) {
 		t.Fatalf("low-water mark %d and %d behind, want %d and %d", p.lowWater(), p.behind(), m.low, len(m.done))
 	}
-	checkOffsets(t, &p.settled, m.done, m.low)
+	checkOffsets(t, &p.ahead, m.done, m.low)
 	for offset := m.low - 2; offset < m.low+1<<12; offset++ {
 		if p.isDone(offset) != m.isDone(offset) {
 			t.Fatalf("isDone(%d) = %t, want %t", offset, p.isDone(offset), m.isDone(offset))

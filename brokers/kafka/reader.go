@@ -40,7 +40,7 @@ const (
 )
 
 // reader follows one partition as long as this member owns it: it fetches ahead, hands
-// out, and knows what is settled.
+// out, and knows what is done.
 type reader struct {
 	source    *source
 	partition partition
@@ -84,7 +84,7 @@ type reader struct {
 	sole     *record   // the last suspect that was taken; nil before
 	cleared  []*record // marked, and ready
 
-	dirty int // settled since the last commit
+	dirty int // done since the last commit
 	last  commitment
 }
 
@@ -155,8 +155,8 @@ func (r *reader) end(cause error) {
 	signal(r.source.broken)
 }
 
-// settled notes that n deliveries came back.
-func (r *reader) settled(n int) {
+// ended notes that n deliveries came back.
+func (r *reader) ended(n int) {
 	if r.out.Add(-int64(n)) == 0 {
 		signal(r.source.idle)
 	}
@@ -275,7 +275,7 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 	return false
 }
 
-// accept takes what was fetched, without what is settled.
+// accept takes what was fetched, without what is done.
 func (r *reader) accept(got fetched) {
 	r.examine(got.records)
 	r.mu.Lock()
@@ -538,8 +538,8 @@ func (r *reader) notCommitted(trial []*record) {
 	r.giveBack(trial...)
 }
 
-// done settles deliveries. It reports whether they are: once the partition is given up,
-// its progress belongs to another reader.
+// done marks the records of deliveries as done. It reports whether they are: once the
+// partition is given up, its progress belongs to another reader.
 func (r *reader) done(tokens []*token) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -553,7 +553,7 @@ func (r *reader) done(tokens []*token) bool {
 			r.source.commitSoon()
 		}
 		if r.delayed != nil {
-			r.delayed.settled = append(r.delayed.settled, t.offset)
+			r.delayed.unwritten = append(r.delayed.unwritten, t.offset)
 		}
 	}
 	return true

@@ -196,7 +196,8 @@ func TestRefusedCommitIsRepeated(t *testing.T) {
 }
 
 // A settlement that is on its way when its partition is given up says what became of it:
-// an ack is lost, and of a retry both the copy and the original may come.
+// an ack is lost, and of a retry both the copy and the original may come. Neither is
+// held any more.
 func TestSettlingWhileThePartitionIsGivenUp(t *testing.T) {
 	onGroup(t, 1, kafka.Options{}, formed{share: []int{0}}, func(t *testing.T, s *stub) {
 		held := s.takeBy(10)[0]
@@ -205,8 +206,11 @@ func TestSettlingWhileThePartitionIsGivenUp(t *testing.T) {
 			s.sleep(4 * time.Second) // until a heartbeat tells
 			return produced(req, 0)
 		}))
-		if err := s.settle(brokers.Retry, held[0]); !errors.Is(err, brokers.ErrUnknownOutcome) {
-			t.Errorf("retry: %v", err)
+		if err := s.settle(brokers.Retry, held[0]); !errors.Is(err, brokers.ErrLeaseLost) || errors.Is(err, brokers.ErrUnknownOutcome) {
+			t.Errorf("a retry whose partition is given up meanwhile: %v, want ErrLeaseLost, which is final", err)
+		}
+		if err := s.settle(brokers.Retry, held[0]); !errors.Is(err, brokers.ErrSettled) {
+			t.Errorf("the same retry once more: %v, want ErrSettled", err)
 		}
 		s.is("acks that are lost", kafka.FinishLate(held[1], held[2]), 2)
 	})

@@ -13,24 +13,33 @@ import (
 // token is what a delivery carries for its source.
 type token struct {
 	state  atomic.Int32
-	copied bool // the copy of a retry is confirmed; belongs to whoever is settling
 	reader *reader
-	record *record // nil when it is settled; belongs to whoever is settling
+	record *record // nil when it is settled; belongs to the call of Settle
 	offset int64
 }
 
 // Origin is that of the message on its first delivery.
 func (t *token) Origin() brokers.Headers { return originOf(t.reader.partition, t.offset) }
 
-// How far the settlement of a delivery is.
+// How far the settlement of a delivery is. Nothing leaves settled again.
 const (
 	held int32 = iota
 	settling
 	settled
 )
 
-// Settle marks what is acked or rejected as done, hands out again what is released, and
-// stores the copies of all retries before it marks their originals as done.
+// Settle ends deliveries in this order:
+//
+//  1. Each is claimed, so that it is settled once. One that is settled, lost or closed
+//     has a final error, and nothing is done with it.
+//  2. Ack and Reject mark their records as done. A commit takes that to the broker up
+//     to 200 ms later.
+//  3. Release hands its record out again.
+//  4. Retry stores its copy. When that is confirmed, the original is done.
+//
+// After ErrLeaseLost the message comes again, after a Retry beside its copy. After
+// any other error that is not final the delivery is still held, and nothing is done.
+// The copy of a Retry may then be stored (ErrUnknownOutcome), and costs a duplicate.
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
 	failures := adapter.Failures{Broker: "kafka", Entries: len(batch)}
 	fail := func(i int, err error) { failures.Add(i, batch[i].Action.String(), batch[i].Delivery, err) }
@@ -48,9 +57,9 @@ func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error
 		case st.Action == brokers.Retry && st.Delivery.Unreadable != nil: // the copy would be a message that is run
 			t.state.Store(held)
 			fail(i, fmt.Errorf("%w: what is not read cannot be copied, the original stays: %w", brokers.ErrRefused, st.Delivery.Unreadable))
-		case st.Action == brokers.Retry && !t.copied:
+		case st.Action == brokers.Retry:
 			retries = append(retries, i)
-		case st.Action == brokers.Release && !t.copied:
+		case st.Action == brokers.Release:
 			t.release()
 		default:
 			acked = append(acked, t)
@@ -115,7 +124,7 @@ func finish(tokens []*token) (lost map[*token]bool) {
 		for _, t := range tokens[:n] {
 			t.state.Store(settled)
 			if r.delayed == nil { // where records are kept by offset, too
-				t.record.settled()
+				t.record.free()
 			}
 			t.record = nil
 			if !isDone {
@@ -125,7 +134,7 @@ func finish(tokens []*token) (lost map[*token]bool) {
 				lost[t] = true
 			}
 		}
-		r.settled(n)
+		r.ended(n)
 		tokens = tokens[n:]
 	}
 	return lost
@@ -135,7 +144,7 @@ func (t *token) release() {
 	t.state.Store(settled)
 	t.reader.release(t.record)
 	t.record = nil
-	t.reader.settled(1)
+	t.reader.ended(1)
 }
 
 // retry stores the copies of the given entries of batch, and returns the errors
@@ -158,13 +167,12 @@ func (s *source) retry(ctx context.Context, batch []brokers.Settlement, entries 
 			failed[i] = fmt.Errorf("the original stays: %w", errs[at])
 			continue
 		}
-		t.copied = true
 		copied = append(copied, t)
 	}
 	lost := finish(copied)
 	for _, i := range entries {
 		if lost[batch[i].Delivery.Token.(*token)] {
-			failed[i] = fmt.Errorf("%w: the copy is stored, and the original comes again, as its partition was given up meanwhile", brokers.ErrUnknownOutcome)
+			failed[i] = fmt.Errorf("%w: the copy is stored, and the original comes again, as its partition was given up meanwhile", brokers.ErrLeaseLost)
 		}
 	}
 	return failed

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A block of records serves others when each of its records is settled, and no
+// A block of records serves others when each of its records is free, and no
 // sooner.
 func TestRecordsServeAgainOnceAllAreSettled(t *testing.T) {
 	var s slab
@@ -18,18 +18,18 @@ func TestRecordsServeAgainOnceAllAreSettled(t *testing.T) {
 	s.close()
 	full, rest := records[:slabRecords], records[slabRecords:]
 	for _, r := range full[1:] {
-		r.settled()
+		r.free()
 	}
-	rest[0].settled()
+	rest[0].free()
 	if full[0].value == nil || full[1].value == nil || rest[1].value == nil {
-		t.Fatal("a block is cleared while a record of it is not settled")
+		t.Fatal("a block is cleared while a record of it is in use")
 	}
-	full[0].settled()
-	rest[1].settled()
+	full[0].free()
+	rest[1].free()
 	if full[1].value != nil || rest[1].block != nil {
-		t.Error("a block whose records are all settled is not cleared")
+		t.Error("a block whose records are all free is not cleared")
 	}
-	(&record{}).settled() // one that has memory of its own
+	(&record{}).free() // one that has memory of its own
 }
 
 func TestSparesAreBoundedAndLetGo(t *testing.T) {
