@@ -79,7 +79,7 @@ func (s *siege) Publish(ctx context.Context, topic string, msgs ...brokers.Messa
 func (s *siege) Observe(_ context.Context, e consumer.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events[e.Kind]++
+	s.events[kindOf(e)]++
 	if e.Kind == consumer.EventDeadLetterRefused {
 		s.refused = e
 	}
@@ -175,7 +175,7 @@ func TestAttackRefusedLettersEnd(t *testing.T) {
 			stubs, originals := s.letters(t)
 			each(t, "stubs", stubs, n)
 			each(t, "originals in the dead-letter topic", originals, n)
-			if s.publishes != 3*n || s.events[consumer.EventRejected] != n || s.events[consumer.EventDeadLetterRefused] != 0 {
+			if s.publishes != 3*n || s.events["reject"] != n || s.events[consumer.EventDeadLetterRefused] != 0 {
 				t.Errorf("%d publishes for %d messages, want 3 of each; events %v", s.publishes, n, s.events)
 			}
 			empty(t, s.Broker, "orders")
@@ -306,7 +306,7 @@ func TestUnburiedMessageComesBackMoreRarely(t *testing.T) {
 		}
 		healed.Store(true)
 		w.stopAfter(time.Hour)
-		if s.publishes != 3 || s.runs != 1 || s.Len("orders.dead") != 2 || s.events[consumer.EventRejected] != 1 {
+		if s.publishes != 3 || s.runs != 1 || s.Len("orders.dead") != 2 || s.events["reject"] != 1 {
 			t.Errorf("%d publishes, %d runs, %d dead, events %v; want 3, 1, a stub and the original", s.publishes, s.runs, s.Len("orders.dead"), s.events)
 		}
 		empty(t, s.Broker, "orders")

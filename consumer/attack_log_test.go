@@ -57,7 +57,7 @@ func everyLine(h slog.Handler, s string) (lines int) {
 		}
 		lines += logBurst + 1
 	}
-	log.panicked(context.Background(), nil, Event{Kind: EventAcked}, s)
+	log.panicked(context.Background(), nil, Event{Kind: EventSettled}, s)
 	log.stopped(fmt.Errorf("consumer: open %s: %w", s, cause))
 	return lines + 2
 }

@@ -197,7 +197,7 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 		answered(ctx)
 		causes := publishErrors(err, len(ds))
 		if causes == nil {
-			l.dead(ds, EventDeadLettered)
+			l.dead(ds, topic)
 			return failed
 		}
 		var confirmed, smaller []*delivery
@@ -226,7 +226,7 @@ func (l *deadLetters) send(ctx context.Context, topic string, ds []*delivery) (f
 				l.reschedule(d)
 			}
 		}
-		l.dead(confirmed, EventDeadLettered)
+		l.dead(confirmed, topic)
 		ds = smaller
 	}
 	return failed
@@ -246,7 +246,7 @@ func (l *deadLetters) discard(ds []*delivery) (failed []*delivery) {
 			failed = append(failed, d)
 		}
 	}
-	l.dead(dropped, EventDiscarded)
+	l.dead(dropped, dlq.Discard)
 	return failed
 }
 
@@ -302,15 +302,15 @@ func publishErrors(err error, n int) []error {
 	return causes
 }
 
-// dead settles deliveries whose dead letter is durable, or not wanted. The
+// dead settles deliveries whose dead letter is durable in topic, or not wanted. The
 // original of a stub is left to the broker's own dead-lettering.
-func (l *deadLetters) dead(ds []*delivery, kind EventKind) {
+func (l *deadLetters) dead(ds []*delivery, topic string) {
 	now := time.Now()
 	for _, d := range ds {
-		if kind == EventDeadLettered {
+		if topic != dlq.Discard {
 			d.sub.buried.add(d.sub.began, now)
 		}
-		l.observe(d, Event{Kind: kind, DeadLetter: d.published()})
+		l.observe(d, Event{Kind: EventDeadLettered, DeadLetter: d.published(), DeadLetterTopic: topic})
 		if d.form == stub {
 			l.stubs.add(d)
 			l.settlers.send(d, brokers.Reject)

@@ -50,14 +50,10 @@ const (
 	EventStarted      EventKind = "started"       // a handler starts; Lateness is set after a retry
 	EventSucceeded    EventKind = "succeeded"     // a handler returned nil
 	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
-	EventAcked        EventKind = "acked"         // the message is removed, as far as its broker confirms that
 	EventHeld         EventKind = "held"          // waits in the process: for its due time, for the limit, or because its verdict is in doubt
 	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
-	EventRetried      EventKind = "retried"       // rescheduled durably in the broker; DeadLetter is set if it is dead and waits there for its dead letter
-	EventReleased     EventKind = "released"      // given back, not counted
-	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable; DeadLetter is set
-	EventRejected     EventKind = "rejected"      // left to the broker's own dead-lettering, as it is; the dead letter is a stub
-	EventDiscarded    EventKind = "discarded"     // dropped, as dlq.Discard asks; DeadLetter is set
+	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable in DeadLetterTopic, or the message is to be dropped; DeadLetter is set
+	EventSettled      EventKind = "settled"       // the delivery has ended; Action says how
 	EventExtended     EventKind = "extended"      // its lease was extended; may come after its last event
 	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
 	EventStuck        EventKind = "stuck"         // a handler ignores that its context has ended
@@ -136,8 +132,19 @@ type Event struct {
 	//   - "start-after": it arrived before its TopicConfig.StartAfter
 	Decision retry.Decision
 
+	// Action says how the delivery has ended, in EventSettled. Ack: the message is
+	// removed, as far as its broker confirms that. Retry: it is rescheduled durably in
+	// the broker, with a DeadLetter if it is dead and waits there for this. Release: it
+	// is given back, not counted. Reject: it is left, as it is, to the broker's own
+	// dead-lettering, and its dead letter is a stub.
+	Action brokers.Action
+
 	DeadLetter *dlq.Entry
-	Err        error
+
+	// DeadLetterTopic is where the dead letter is, or dlq.Discard if there is none.
+	DeadLetterTopic string
+
+	Err error
 
 	// ByHand is what is paused by hand, oldest first. Do not change it.
 	ByHand []health.ByHand
@@ -147,8 +154,10 @@ type Event struct {
 // followed by an event that says how.
 func (e *Event) routine() bool {
 	switch e.Kind {
-	case EventReceived, EventStarted, EventSucceeded, EventAcked, EventHeld, EventRetried, EventExtended:
+	case EventReceived, EventStarted, EventSucceeded, EventHeld, EventExtended:
 		return true
+	case EventSettled:
+		return e.Action == brokers.Ack || e.Action == brokers.Retry
 	case EventDeferred:
 		return e.Decision.Reason != onPoison.reason
 	case EventFailed:

@@ -276,7 +276,7 @@ func TestObserverThatPanics(t *testing.T) {
 			return nil
 		})
 		oneDeadLetter(t, broker, "orders")
-		if got := len(seen.of(consumer.EventAcked)); got != n {
+		if got := len(seen.of(acked)); got != n {
 			t.Errorf("the second observer saw %d acks, want %d", got, n)
 		}
 		lines := strings.Count(log.String(), `msg="observer panicked"`)

@@ -350,9 +350,9 @@ func TestDiscardAcksAndSaysSo(t *testing.T) {
 		synctest.Wait()
 		empty(t, broker.Broker, "orders")
 		w.mustShutdown()
-		discarded := seen.of(consumer.EventDiscarded)
-		if len(discarded) != 1 || discarded[0].DeadLetter == nil || discarded[0].DeadLetter.Reason != "poison" {
-			t.Errorf("discarded events %+v, want one with its dead letter", discarded)
+		dropped := seen.of(discarded)
+		if len(dropped) != 1 || dropped[0].DeadLetter == nil || dropped[0].DeadLetter.Reason != "poison" {
+			t.Errorf("discarded events %+v, want one with its dead letter", dropped)
 		}
 		if calls := broker.of("publish"); len(calls) != 0 {
 			t.Errorf("something was published: %+v", calls)

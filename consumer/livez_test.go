@@ -47,7 +47,7 @@ func (f *freezer) frozen() time.Time {
 // on adds an Observer that meets f at every event of a kind.
 func (f *freezer) on(cfg *consumer.Config, kind consumer.EventKind) {
 	cfg.Observers = append(cfg.Observers, observing(func(e consumer.Event) {
-		if e.Kind == kind {
+		if kindOf(e) == kind {
 			f.meet()
 		}
 	}))
@@ -90,19 +90,19 @@ func TestLivezSeesEachFrozenLoop(t *testing.T) {
 			b.deliver = func(*brokers.Delivery) { f.meet() }
 		}},
 		{name: "settle", loop: "settle", within: inTime, body: "well", freeze: func(f *freezer, _ *tap, cfg *consumer.Config) {
-			f.on(cfg, consumer.EventAcked)
+			f.on(cfg, acked)
 		}},
 		{name: "settle, in the source", loop: "settle", within: aCall + inTime, body: "well", freeze: func(f *freezer, b *tap, _ *consumer.Config) {
 			b.settle = func(_ []brokers.Settlement, errs []error) []error { f.meet(); return errs }
 		}},
 		{name: "retry", loop: "retry", within: inTime, body: "ill", result: errBusy, freeze: func(f *freezer, _ *tap, cfg *consumer.Config) {
 			cfg.Retry = every(time.Hour, 2)
-			f.on(cfg, consumer.EventRetried)
+			f.on(cfg, retried)
 		}},
 		{name: "reject", loop: "reject", within: inTime, body: "ill", result: classify.Permanent(errBusy),
 			options: with(memory.Fault{Err: brokers.ErrRefused}, func(op memory.Op) bool { return deadLettering(op) && op.Nth <= 2 }),
 			freeze: func(f *freezer, _ *tap, cfg *consumer.Config) {
-				f.on(cfg, consumer.EventRejected)
+				f.on(cfg, "reject")
 			}},
 		{name: "dead letters", loop: "dead letters to orders.dead", within: inTime, body: "ill", result: classify.Permanent(errBusy),
 			freeze: func(f *freezer, _ *tap, cfg *consumer.Config) {

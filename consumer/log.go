@@ -10,7 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/inspect"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/internal/text"
 	"github.com/redrive-go/redrive/retry"
 )
@@ -76,9 +78,12 @@ const (
 
 // Kinds of lines that are not kinds of events.
 const (
-	logProbe    EventKind = "probe"
-	logPanicked EventKind = "observer-panicked"
-	logOther    EventKind = "other"
+	logReleased  EventKind = "released"
+	logRejected  EventKind = "rejected"
+	logDiscarded EventKind = "discarded"
+	logProbe     EventKind = "probe"
+	logPanicked  EventKind = "observer-panicked"
+	logOther     EventKind = "other"
 )
 
 func newLogObserver(logger *slog.Logger, redact func(string) string) *logObserver {
@@ -109,6 +114,14 @@ func (l *logObserver) keyOf(e Event) (key logKey, ended pauseLog) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch e.Kind {
+	case EventSettled:
+		if key.kind = logReleased; e.Action == brokers.Reject {
+			key.kind = logRejected
+		}
+	case EventDeadLettered:
+		if e.DeadLetterTopic == dlq.Discard {
+			key.kind = logDiscarded
+		}
 	case EventPaused:
 		l.pauses[e.Dependency] = &pauseLog{since: e.Time}
 	case EventResumed:
@@ -293,10 +306,10 @@ var logText = map[EventKind]string{
 	EventFailed:            "handler failed",
 	logProbe:               "probe failed",
 	EventDeferred:          "message put aside",
-	EventReleased:          "message given back",
+	logReleased:            "message given back",
 	EventDeadLettered:      "message dead-lettered",
-	EventRejected:          "message left to the broker's own dead-lettering, its dead letter is a stub",
-	EventDiscarded:         "message discarded",
+	logRejected:            "message left to the broker's own dead-lettering, its dead letter is a stub",
+	logDiscarded:           "message discarded",
 	EventDeadLetterRefused: "dead letter refused, the message is kept",
 	EventReceiptDropped:    "receipt dropped",
 	EventLeaseLost:         "lease lost",
@@ -314,10 +327,10 @@ var levels = map[EventKind]slog.Level{
 	EventFailed:            slog.LevelWarn,
 	logProbe:               slog.LevelWarn,
 	EventDeferred:          slog.LevelWarn,
-	EventReleased:          slog.LevelInfo,
+	logReleased:            slog.LevelInfo,
 	EventDeadLettered:      slog.LevelError,
-	EventRejected:          slog.LevelWarn,
-	EventDiscarded:         slog.LevelError,
+	logRejected:            slog.LevelWarn,
+	logDiscarded:           slog.LevelError,
 	EventDeadLetterRefused: slog.LevelError,
 	EventReceiptDropped:    slog.LevelWarn,
 	EventLeaseLost:         slog.LevelWarn,

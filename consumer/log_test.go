@@ -177,7 +177,8 @@ func TestLogMemoryIsBounded(t *testing.T) {
 // One line a decision: a failed run that another event follows is not written.
 func TestRoutineEventsAreNotLogged(t *testing.T) {
 	events := []Event{
-		{Kind: EventReceived}, {Kind: EventStarted}, {Kind: EventSucceeded}, {Kind: EventAcked}, {Kind: EventHeld}, {Kind: EventRetried}, {Kind: EventExtended},
+		{Kind: EventReceived}, {Kind: EventStarted}, {Kind: EventSucceeded}, {Kind: EventHeld}, {Kind: EventExtended},
+		{Kind: EventSettled, Action: brokers.Ack}, {Kind: EventSettled, Action: brokers.Retry},
 		{Kind: EventDeferred, Decision: retry.Decision{Retry: true, Reason: "budget"}},
 		{Kind: EventFailed, Decision: retry.Decision{DeadLetter: true}},
 		{Kind: EventFailed, Verdict: classify.Verdict{Class: classify.ClassShutdown}},
@@ -201,9 +202,10 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 	for kind, want := range map[EventKind]struct{ level, message string }{
 		EventFailed:       {"WARN", "handler failed"},
 		EventDeferred:     {"WARN", "message put aside"},
-		EventReleased:     {"INFO", "message given back"},
+		logReleased:       {"INFO", "message given back"},
+		logRejected:       {"WARN", "message left to the broker's own dead-lettering, its dead letter is a stub"},
 		EventDeadLettered: {"ERROR", "message dead-lettered"},
-		EventDiscarded:    {"ERROR", "message discarded"},
+		logDiscarded:      {"ERROR", "message discarded"},
 		EventLeaseLost:    {"WARN", "lease lost"},
 		EventStuck:        {"ERROR", "handler stuck"},
 		EventUnstuck:      {"WARN", "stuck handler returned"},
@@ -213,8 +215,17 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		log := newLogObserver(slog.New(slog.NewJSONHandler(&out, nil)), dlq.Redact)
-		log.Observe(context.Background(), Event{Kind: kind, Time: time.Now(), Topic: "orders", Message: message, Attempt: 3,
-			Verdict: verdict, Decision: retry.Decision{Retry: true, Delay: time.Second, Reason: "poison"}, DeadLetter: entry, Err: failed})
+		e := Event{Kind: kind, Time: time.Now(), Topic: "orders", Message: message, Attempt: 3, DeadLetterTopic: "orders-dead",
+			Verdict: verdict, Decision: retry.Decision{Retry: true, Delay: time.Second, Reason: "poison"}, DeadLetter: entry, Err: failed}
+		switch kind {
+		case logReleased:
+			e.Kind, e.Action = EventSettled, brokers.Release
+		case logRejected:
+			e.Kind, e.Action = EventSettled, brokers.Reject
+		case logDiscarded:
+			e.Kind, e.DeadLetterTopic = EventDeadLettered, dlq.Discard
+		}
+		log.Observe(context.Background(), e)
 		log.stopped(fmt.Errorf("consumer: open orders: amqp://user:%s@host/", secret))
 		if strings.Contains(out.String(), secret) {
 			t.Errorf("%s: the secret is in the log: %s", kind, out.String())

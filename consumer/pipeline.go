@@ -290,7 +290,7 @@ func (p *pipeline) hang(s *subscription, deliveries, handlers int) {
 func (p *pipeline) settled(ds []*delivery) {
 	for _, d := range ds {
 		if p.observed() || d.action == brokers.Release || d.action == brokers.Reject { // the log wants these
-			e := Event{Kind: settledKind[d.action]}
+			e := Event{Kind: EventSettled, Action: d.action}
 			if d.action == brokers.Retry && d.letter != nil {
 				e.DeadLetter = d.letter
 			}

@@ -118,7 +118,7 @@ func record(cfg *consumer.Config, kinds ...consumer.EventKind) *recorder {
 func (r *recorder) Observe(_ context.Context, e consumer.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.only) == 0 || slices.Contains(r.only, e.Kind) {
+	if len(r.only) == 0 || slices.Contains(r.only, kindOf(e)) {
 		r.events = append(r.events, e)
 	}
 }
@@ -132,7 +132,7 @@ func (r *recorder) kinds() (kinds []consumer.EventKind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.events {
-		kinds = append(kinds, e.Kind)
+		kinds = append(kinds, kindOf(e))
 	}
 	return kinds
 }
@@ -141,7 +141,7 @@ func (r *recorder) of(kind consumer.EventKind) (events []consumer.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.events {
-		if e.Kind == kind {
+		if kindOf(e) == kind {
 			events = append(events, e)
 		}
 	}

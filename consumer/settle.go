@@ -135,8 +135,6 @@ func (s *settlers) unsettled(d *delivery, err error) bool {
 	return true
 }
 
-var settledKind = [...]EventKind{brokers.Ack: EventAcked, brokers.Retry: EventRetried, brokers.Release: EventReleased, brokers.Reject: EventRejected}
-
 // sender sends deliveries, or receipts, on in batches, in their order. What the
 // flush could not send stays and is tried again with backoff; if no new one could
 // be sent either, the target is taken to be down, and those that follow wait as

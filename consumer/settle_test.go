@@ -53,7 +53,7 @@ func TestFailedAckIsRepeatedWithBackoff(t *testing.T) {
 				t.Fatalf("operation %q failed, want %q", e.Operation, "ack")
 			}
 		}
-		if got := len(seen.of(consumer.EventAcked)); got != 1 {
+		if got := len(seen.of(acked)); got != 1 {
 			t.Errorf("%d acks reported, want 1", got)
 		}
 		empty(t, broker.Broker, "orders")
@@ -180,12 +180,12 @@ func TestFinalSettleErrorsAreNotRepeated(t *testing.T) {
 			}
 			lost := seen.of(consumer.EventLeaseLost)
 			if final == brokers.ErrSettled { // an earlier settlement stands
-				if len(lost) != 0 || len(seen.of(consumer.EventAcked)) != 1 {
+				if len(lost) != 0 || len(seen.of(acked)) != 1 {
 					t.Errorf("%v: events %v, want one ack and nothing lost", final, seen.kinds())
 				}
 				return
 			}
-			if len(lost) != 1 || !errors.Is(lost[0].Err, final) || len(seen.of(consumer.EventAcked)) != 0 {
+			if len(lost) != 1 || !errors.Is(lost[0].Err, final) || len(seen.of(acked)) != 0 {
 				t.Errorf("%v: events %v, want one lease-lost and no ack", final, seen.kinds())
 			}
 		})

@@ -41,7 +41,7 @@ func TestStuckHandlerIsReportedAndKeepsItsSlot(t *testing.T) {
 		w.stopAfter(10 * time.Minute)
 		seen.expect(t, consumer.EventStuck, "1m10s deaf", "1m10s deaf")
 		seen.expect(t, consumer.EventUnstuck, "5m0s deaf", "5m0s deaf")
-		seen.expect(t, consumer.EventAcked, "2m0s well", "5m0s deaf", "5m0s deaf")
+		seen.expect(t, acked, "2m0s well", "5m0s deaf", "5m0s deaf")
 		for _, e := range seen.of(consumer.EventStuck) {
 			if e.Attempt != 1 || e.Duration != 70*time.Second || e.Err == nil {
 				t.Errorf("stuck event %+v", e)

@@ -49,7 +49,11 @@ type events struct {
 func (e *events) Observe(_ context.Context, event consumer.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.kinds[event.Kind]++
+	kind := event.Kind
+	if kind == consumer.EventSettled {
+		kind = consumer.EventKind(event.Action.String())
+	}
+	e.kinds[kind]++
 }
 
 // TestClaimOfADeadWorker meets a key whose worker died between effect and
@@ -119,7 +123,7 @@ func TestShutdownWhileWaiting(t *testing.T) {
 		ok(t, broker.Publish(t.Context(), "orders", brokers.Message{ID: "order-7"}))
 		stop := start(t, broker, handle)
 		time.Sleep(time.Second)
-		if seen := stop(); seen[consumer.EventReleased] != 1 || seen[consumer.EventRetried] != 0 {
+		if seen := stop(); seen["release"] != 1 || seen["retry"] != 0 {
 			t.Errorf("%v, want the message released", seen)
 		}
 	})

@@ -81,14 +81,17 @@ func (s *starter) Observe(_ context.Context, e consumer.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch e.Kind {
-	case consumer.EventRetried:
-		if e.Meta.FirstFailedAt.IsZero() {
-			s.put++
-		}
 	case consumer.EventDeadLettered:
 		s.dead[e.Message.ID] = *e.DeadLetter
-	case consumer.EventAcked:
-		s.handled <- e.Message.ID
+	case consumer.EventSettled:
+		switch e.Action {
+		case brokers.Retry:
+			if e.Meta.FirstFailedAt.IsZero() {
+				s.put++
+			}
+		case brokers.Ack:
+			s.handled <- e.Message.ID
+		}
 	}
 }
 

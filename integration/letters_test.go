@@ -149,8 +149,8 @@ func lettersThatWait(t *testing.T, b brokers.Broker, err error, topic string) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch e.Kind {
-			case consumer.EventRetried:
-				if e.DeadLetter != nil {
+			case consumer.EventSettled:
+				if e.Action == brokers.Retry && e.DeadLetter != nil {
 					back++
 				}
 				if back == waiting {

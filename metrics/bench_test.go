@@ -16,7 +16,7 @@ func BenchmarkHandled(b *testing.B) {
 	base := consumer.Event{Time: time.Now(), Topic: "orders", Message: message, Attempt: 1}
 	var events []consumer.Event
 	for _, kind := range []consumer.EventKind{
-		consumer.EventReceived, consumer.EventStarted, consumer.EventSucceeded, consumer.EventAcked,
+		consumer.EventReceived, consumer.EventStarted, consumer.EventSucceeded, consumer.EventSettled,
 	} {
 		e := base
 		e.Kind = kind

@@ -7,8 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/health"
 )
 
@@ -169,8 +171,8 @@ func (s *series) observe(ctx context.Context, e *consumer.Event) {
 		s.lastSuccess.Store(e.Time.UnixNano())
 	case consumer.EventFailed:
 		s.fails(ctx, e)
-	case consumer.EventAcked:
-		s.settled[acked].Add(1)
+	case consumer.EventSettled:
+		s.ended(e)
 	default:
 		s.observeRare(e)
 	}
@@ -183,25 +185,17 @@ func (s *series) observeRare(e *consumer.Event) {
 		s.states.set(e, held)
 	case consumer.EventDeferred:
 		s.putOff[index(deferrals[:], e.Decision.Reason)].Add(1)
-	case consumer.EventRetried:
-		s.settled[retried].Add(1)
-		s.leave(e, released, classify.ClassShutdown)
-	case consumer.EventReleased:
-		s.settled[givenBack].Add(1)
-		s.leave(e, released, classify.ClassShutdown)
-	case consumer.EventRejected:
-		s.settled[rejected].Add(1)
-		s.states.forget(e)
 	case consumer.EventDeadLetterRefused:
 		s.lettersRefused.Add(1)
 	case consumer.EventLeaseLost:
 		s.leasesLost.Add(1)
 		s.leave(e, lost, classify.ClassLost)
 	case consumer.EventDeadLettered:
-		s.deadLetters[reasonOf(e.DeadLetter)].Add(1)
-		s.ends(e)
-	case consumer.EventDiscarded:
-		s.discarded[reasonOf(e.DeadLetter)].Add(1)
+		dead := &s.deadLetters
+		if e.DeadLetterTopic == dlq.Discard {
+			dead = &s.discarded
+		}
+		dead[reasonOf(e.DeadLetter)].Add(1)
 		s.ends(e)
 	case consumer.EventStuck:
 		s.states.set(e, stuck)
@@ -211,6 +205,23 @@ func (s *series) observeRare(e *consumer.Event) {
 		s.errs(e.Operation)
 	case consumer.EventExtended:
 		s.extensions.Add(1)
+	}
+}
+
+// ended counts how deliveries end.
+func (s *series) ended(e *consumer.Event) {
+	switch e.Action {
+	case brokers.Ack:
+		s.settled[acked].Add(1)
+	case brokers.Retry:
+		s.settled[retried].Add(1)
+		s.leave(e, released, classify.ClassShutdown)
+	case brokers.Release:
+		s.settled[givenBack].Add(1)
+		s.leave(e, released, classify.ClassShutdown)
+	case brokers.Reject:
+		s.settled[rejected].Add(1)
+		s.states.forget(e)
 	}
 }
 

@@ -92,8 +92,23 @@ func newScript(t *testing.T) *script {
 
 func (s *script) see(kinds ...consumer.EventKind) {
 	for _, kind := range kinds {
-		s.event(consumer.Event{Kind: kind})
+		s.event(eventOf(kind))
 	}
+}
+
+// eventOf is an event of a kind, or the one of a delivery that ends so.
+func eventOf(kind consumer.EventKind) consumer.Event {
+	for _, action := range []brokers.Action{brokers.Ack, brokers.Retry, brokers.Release, brokers.Reject} {
+		if string(kind) == action.String() {
+			return consumer.Event{Kind: consumer.EventSettled, Action: action}
+		}
+	}
+	return consumer.Event{Kind: kind}
+}
+
+// discarded is the event of a dead letter that is dropped.
+func discarded(letter *dlq.Entry) consumer.Event {
+	return consumer.Event{Kind: consumer.EventDeadLettered, DeadLetterTopic: dlq.Discard, DeadLetter: letter}
 }
 
 func (s *script) event(e consumer.Event) {
@@ -121,10 +136,11 @@ const (
 	received     = consumer.EventReceived
 	started      = consumer.EventStarted
 	succeeded    = consumer.EventSucceeded
-	acked        = consumer.EventAcked
+	acked        = consumer.EventKind("ack") // an EventSettled by its Action
 	held         = consumer.EventHeld
-	retried      = consumer.EventRetried
-	released     = consumer.EventReleased
+	retried      = consumer.EventKind("retry")   // by its Action
+	released     = consumer.EventKind("release") // by its Action
+	rejected     = consumer.EventKind("reject")  // by its Action
 	leaseLost    = consumer.EventLeaseLost
 	stuckHandler = consumer.EventStuck
 	unstuck      = consumer.EventUnstuck
@@ -210,8 +226,8 @@ func TestAge(t *testing.T) {
 			s.event(consumer.Event{Kind: consumer.EventDeadLettered, Time: noon.Add(time.Second)})
 			s.see(acked)
 		}, 61},
-		{"dead letter that the broker has to keep", func(s *script) { s.see(consumer.EventDeadLettered, consumer.EventRejected) }, 60},
-		{"dropped", func(s *script) { s.see(consumer.EventDiscarded, acked) }, 60},
+		{"dead letter that the broker has to keep", func(s *script) { s.see(consumer.EventDeadLettered, rejected) }, 60},
+		{"dropped", func(s *script) { s.event(discarded(nil)); s.see(acked) }, 60},
 		{"skipped", func(s *script) {
 			s.see(started)
 			s.event(failed(classify.ClassSkipped, retry.Decision{}))
@@ -266,7 +282,9 @@ func TestOldest(t *testing.T) {
 		}
 		see := func(message *brokers.Message, kinds ...consumer.EventKind) {
 			for _, kind := range kinds {
-				m.Observe(t.Context(), consumer.Event{Kind: kind, Time: time.Now(), Topic: "orders", Message: message})
+				e := eventOf(kind)
+				e.Time, e.Topic, e.Message = time.Now(), "orders", message
+				m.Observe(t.Context(), e)
 			}
 		}
 		old := &brokers.Message{ID: "a", PublishedAt: time.Now()}
@@ -387,8 +405,8 @@ func TestTrouble(t *testing.T) {
 		}
 	}
 	s.event(consumer.Event{Kind: consumer.EventDeadLettered, DeadLetter: &dlq.Entry{Reason: "ambiguous"}})
-	s.event(consumer.Event{Kind: consumer.EventDiscarded, DeadLetter: &dlq.Entry{Reason: "too sour"}})
-	s.event(consumer.Event{Kind: consumer.EventDiscarded})
+	s.event(discarded(&dlq.Entry{Reason: "too sour"}))
+	s.event(discarded(nil))
 	expect(t, s.m, map[string]float64{
 		"redrive_receive_errors_total{}":                            3,
 		"redrive_topic_errors_total{topic=orders}":                  2,
@@ -507,7 +525,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			word := fmt.Sprintf("\xff\x1b[2J{secret=\"%d\"}\n", i)
 			message := &brokers.Message{ID: word, Topic: word, Key: word}
 			for _, topic := range []string{word, "orders"} {
-				for _, kind := range []consumer.EventKind{received, started, consumer.EventFailed, consumer.EventDeadLettered, acked, consumer.EventKind(word)} {
+				for _, kind := range []consumer.EventKind{received, started, consumer.EventFailed, consumer.EventDeadLettered, consumer.EventSettled, consumer.EventKind(word)} {
 					e := failed(classify.Class(word), []retry.Decision{retries, dies, {}}[i%3])
 					e.Kind, e.Topic, e.Message, e.Err, e.Time = kind, topic, message, errors.New(word), noon
 					e.DeadLetter = &dlq.Entry{Reason: word, ErrorText: word}

@@ -76,7 +76,7 @@ func TestReference(t *testing.T) {
 func TestLabelsAreListed(t *testing.T) {
 	s := newScript(t)
 	s.see(received, started, succeeded, leaseLost)
-	s.event(consumer.Event{Kind: consumer.EventDiscarded})
+	s.event(discarded(nil))
 	s.event(consumer.Event{Kind: consumer.EventDeferred})
 	for _, class := range []classify.Class{"none", classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
 		classify.ClassUnknown, classify.ClassPoison, classify.ClassShutdown, classify.ClassLost, classify.ClassSkipped, "gremlins"} {

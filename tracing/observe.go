@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/dlq"
 )
 
 // Outcomes, in the words of the metric retry_attempts_total.
@@ -59,14 +60,18 @@ func (t *Tracer) Observe(ctx context.Context, e consumer.Event) {
 		t.decided(ctx, &e, outcomeOf(&e))
 	case consumer.EventLeaseLost:
 		t.decided(ctx, &e, lost)
-	case consumer.EventReleased, consumer.EventRetried: // of a handler that the worker did not wait for
-		t.decided(ctx, &e, released)
+	case consumer.EventSettled:
+		if e.Action == brokers.Release || e.Action == brokers.Retry { // of a handler that the worker did not wait for
+			t.decided(ctx, &e, released)
+		}
 	case consumer.EventDeferred:
 		t.putOff(ctx, &e)
 	case consumer.EventDeadLettered:
-		t.died(ctx, "dead-letter", &e)
-	case consumer.EventDiscarded:
-		t.died(ctx, "discard", &e)
+		what := "dead-letter"
+		if e.DeadLetterTopic == dlq.Discard {
+			what = "discard"
+		}
+		t.died(ctx, what, &e)
 	}
 }
 

@@ -99,7 +99,7 @@ func every(delay time.Duration, attempts int) retry.Policy {
 
 // Observe counts the messages that are gone.
 func (s *stage) Observe(_ context.Context, e consumer.Event) {
-	if e.Kind == consumer.EventAcked {
+	if e.Kind == consumer.EventSettled && e.Action == brokers.Ack {
 		s.mu.Lock()
 		s.ended++
 		s.mu.Unlock()

@@ -110,7 +110,7 @@ func (b *bench) Observe(_ context.Context, e consumer.Event) {
 		b.result.Decision = retry.Decision{}
 	case consumer.EventFailed:
 		b.result.Err, b.result.Verdict, b.result.Decision = e.Err, e.Verdict, e.Decision
-	case consumer.EventDeadLettered, consumer.EventDiscarded:
+	case consumer.EventDeadLettered:
 		if b.result.Decision == (retry.Decision{}) { // it was not run
 			b.result.Decision = retry.Decision{DeadLetter: true, Reason: e.DeadLetter.Reason}
 		}

@@ -270,7 +270,7 @@ func TestObserversSeeTheRun(t *testing.T) {
 	observers := make([]consumer.Observer, 1, 2) // room that Run must not write into
 	observers[0] = &seen
 	consumertest.Run(t, returns(nil), brokers.Message{}, consumer.Config{Observers: observers})
-	if got := fmt.Sprint(seen); got != "[received started succeeded acked]" {
+	if got := fmt.Sprint(seen); got != "[received started succeeded settled]" {
 		t.Errorf("events %s", got)
 	}
 	if extra := observers[:2][1]; extra != nil {

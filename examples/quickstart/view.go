@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry/flow"
@@ -91,11 +92,14 @@ func (v *view) Observe(_ context.Context, e consumer.Event) {
 		}
 	case consumer.EventHeld:
 		v.held[id] = true
-	case consumer.EventStarted, consumer.EventReleased, consumer.EventLeaseLost:
+	case consumer.EventStarted, consumer.EventLeaseLost:
 		delete(v.due, id)
 		delete(v.held, id)
-	case consumer.EventRetried:
+	case consumer.EventSettled:
 		delete(v.held, id)
+		if e.Action == brokers.Release {
+			delete(v.due, id)
+		}
 	}
 }
 

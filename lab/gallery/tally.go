@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 )
 
@@ -175,9 +176,8 @@ func (t *tally) unlively(why string) {
 
 // Observe implements consumer.Observer.
 func (t *tally) Observe(_ context.Context, e consumer.Event) {
-	switch e.Kind {
-	case consumer.EventAcked, consumer.EventDeadLettered:
-	default:
+	acked := e.Kind == consumer.EventSettled && e.Action == brokers.Ack
+	if !acked && e.Kind != consumer.EventDeadLettered {
 		return
 	}
 	t.mu.Lock()

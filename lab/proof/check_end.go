@@ -254,9 +254,9 @@ func (c *checker) checkEvents() {
 	for kind, want := range map[consumer.EventKind]int{
 		consumer.EventReceived:     c.counts[received],
 		consumer.EventStarted:      c.counts[started],
-		consumer.EventAcked:        c.settledBy[brokers.Ack],
-		consumer.EventRetried:      c.settledBy[brokers.Retry],
-		consumer.EventReleased:     c.settledBy[brokers.Release],
+		"ack":                      c.settledBy[brokers.Ack],
+		"retry":                    c.settledBy[brokers.Retry],
+		"release":                  c.settledBy[brokers.Release],
 		consumer.EventDeadLettered: c.buried,
 	} {
 		if got := c.told[kind]; got != want {

@@ -159,8 +159,8 @@ type ledger struct {
 	events     []event
 	deliveries int
 	workers    int
-	runs       map[string]int // handler runs by message
-	told       map[consumer.EventKind]int
+	runs       map[string]int             // handler runs by message
+	told       map[consumer.EventKind]int // an EventSettled counts by its Action
 
 	// Of a worker that is a process of its own:
 	tell  func(event)         // takes the events

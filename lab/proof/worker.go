@@ -275,7 +275,11 @@ type observer struct{ w *worker }
 func (o observer) Observe(_ context.Context, e consumer.Event) {
 	l := o.w.run.ledger
 	l.mu.Lock()
-	l.told[e.Kind]++
+	told := e.Kind
+	if e.Kind == consumer.EventSettled {
+		told = consumer.EventKind(e.Action.String())
+	}
+	l.told[told]++
 	l.mu.Unlock()
 	switch {
 	case e.Kind == consumer.EventPaused:

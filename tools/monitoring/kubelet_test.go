@@ -364,7 +364,7 @@ func (s source) Close(ctx context.Context) error {
 
 // Observe freezes the loop that reports acks.
 func (x *process) Observe(_ context.Context, e consumer.Event) {
-	if e.Kind == consumer.EventAcked {
+	if e.Kind == consumer.EventSettled && e.Action == brokers.Ack {
 		x.freeze("settle")
 	}
 }

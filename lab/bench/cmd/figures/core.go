@@ -135,7 +135,7 @@ func flood(ctx context.Context, s *figure.Samples) error {
 	cfg.Retry = retry.Policy{MaxAttempts: 3, Backoff: retry.Backoff{Base: time.Millisecond, Cap: 10 * time.Millisecond}}
 	cfg.DeadLetter = dlq.Discard
 	cfg.Observers = []consumer.Observer{observed(func(e consumer.Event) {
-		if e.Kind == consumer.EventDiscarded && dead.Add(1) == messages {
+		if e.Kind == consumer.EventDeadLettered && dead.Add(1) == messages {
 			stop()
 		}
 	})}

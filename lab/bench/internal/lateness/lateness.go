@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 )
 
@@ -53,7 +54,10 @@ func (o *Observer) Observe(_ context.Context, e consumer.Event) {
 		return
 	}
 	switch e.Kind {
-	case consumer.EventRetried:
+	case consumer.EventSettled:
+		if e.Action != brokers.Retry {
+			return
+		}
 		if r.Hops++; r.Hops == 1 {
 			r.Stored = now
 		}

@@ -35,7 +35,7 @@ func TestObserver(t *testing.T) {
 	zero := time.Unix(1_800_000_000, 0)
 	see := func(id string, kind consumer.EventKind, at time.Duration) {
 		o.Observe(t.Context(), consumer.Event{
-			Kind: kind, Time: zero.Add(at), Message: &brokers.Message{ID: id}, Decision: retry.Decision{Delay: 5 * time.Second},
+			Kind: kind, Action: brokers.Retry, Time: zero.Add(at), Message: &brokers.Message{ID: id}, Decision: retry.Decision{Delay: 5 * time.Second},
 		})
 	}
 	o.Observe(t.Context(), consumer.Event{Kind: consumer.EventError, Time: zero})
@@ -44,11 +44,11 @@ func TestObserver(t *testing.T) {
 		see(id, consumer.EventStarted, -time.Second)
 		see(id, consumer.EventFailed, 0)
 		if id != "held" {
-			see(id, consumer.EventRetried, time.Second)
+			see(id, consumer.EventSettled, time.Second)
 		}
 	}
 	see("late", consumer.EventReceived, 4*time.Second)
-	see("late", consumer.EventRetried, 4100*time.Millisecond)
+	see("late", consumer.EventSettled, 4100*time.Millisecond)
 	see("late", consumer.EventReceived, 4800*time.Millisecond)
 	see("late", consumer.EventStarted, 5005*time.Millisecond)
 	see("early", consumer.EventReceived, 4*time.Second)
