@@ -35,7 +35,7 @@ func spanOf(ctx context.Context) string {
 	return span
 }
 
-func (s *scribe) Start(ctx context.Context, run []consumer.Item) context.Context {
+func (s *scribe) Start(ctx context.Context, run []brokers.Item) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
@@ -60,7 +60,7 @@ func (s *scribe) Traceparent(ctx context.Context) string {
 func (s *scribe) Observe(ctx context.Context, e consumer.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = append(s.events, strings.TrimSpace(string(e.Kind)+" "+spanOf(ctx)))
+	s.events = append(s.events, strings.TrimSpace(string(kindOf(e))+" "+spanOf(ctx)))
 	if cause := ctx.Err(); cause != nil && e.Kind != consumer.EventSucceeded && e.Kind != consumer.EventFailed {
 		s.events = append(s.events, "after the end")
 	}
@@ -90,9 +90,9 @@ func TestTracer(t *testing.T) {
 			if want := []string{"00-1", "00-2"}; !slices.Equal(handled, want) {
 				t.Errorf("handled in spans %q, want %q", handled, want)
 			}
-			want := []string{"received", "started 00-1", "failed 00-1", "held 00-1", "started 00-2", "failed 00-2", "dead-lettered 00-2", "acked 00-2"}
+			want := []string{"received", "started 00-1", "failed 00-1", "held 00-1", "started 00-2", "failed 00-2", "dead-lettered 00-2", "ack 00-2"}
 			if delay == time.Minute {
-				want = slices.Replace(want, 3, 4, "retried 00-1", "received")
+				want = slices.Replace(want, 3, 4, "retry 00-1", "received")
 			}
 			if !slices.Equal(tracer.events, want) {
 				t.Errorf("events\n%q, want\n%q", tracer.events, want)
@@ -137,7 +137,7 @@ func TestTracerOfBatches(t *testing.T) {
 			cfg.Tracer, cfg.Retry = tracer, every(time.Second, 5)
 			publish(t, broker, "orders", "one", "two")
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+				c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 					results := make([]error, len(batch))
 					for i, item := range batch {
 						if spanOf(ctx) == "00-1" { // of the first run
