@@ -25,25 +25,26 @@ type Broker interface {
 	// only cover repeats inside one call.
 	Publish(ctx context.Context, topic string, msgs ...Message) error
 
-	// Return puts msgs, which were dead letters of topic, back to the workers
+	// SendBack sends msgs, which were dead letters of topic, back to the workers
 	// that gave them up and to nobody else: those of group where the broker has
 	// such a notion (Kafka), and whoever receives from topic elsewhere, where
 	// group is ignored. It returns when they are durable and due, with errors as
 	// of Publish; two calls store two messages, also for equal IDs. A message
 	// keeps what it is and the Meta that it has, but starts over: see
-	// [Meta.Restart], which Return applies. It declares nothing. Workers that
+	// [Meta.Restart], which SendBack applies. It declares nothing. Workers that
 	// were never there to declare what it needs are ErrMisconfigured.
-	Return(ctx context.Context, group, topic string, msgs ...Returned) error
+	SendBack(ctx context.Context, group, topic string, msgs ...Item) error
 
 	// Close releases the connections, and the sources still open on them. It
 	// may be called again.
 	Close(ctx context.Context) error
 }
 
-// Returned is a message on its way back from a dead-letter topic: what
-// dlq.Entry knows of it.
-type Returned struct {
-	Message Message
+// Item is a message with its Meta: one of a batch, where the Meta is what
+// consumer.MetaFrom returns in a handler of single messages, or one on its way back
+// from a dead-letter topic, as dlq.Entry knows it.
+type Item struct {
+	Message *Message
 	Meta    Meta
 }
 
@@ -178,7 +179,7 @@ type Source interface {
 // Capabilities describe a source. The pipeline and the conformance suite read
 // them; handlers never need to.
 type Capabilities struct {
-	// Group is the set of workers that the source receives for, which Return
+	// Group is the set of workers that the source receives for, which SendBack
 	// takes; empty where the broker has no such notion.
 	Group string
 

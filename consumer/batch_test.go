@@ -23,7 +23,7 @@ import (
 // results makes of it.
 func batches(d *diary, settings consumer.TopicConfig, results func(ctx context.Context, names []string) []error) func(*consumer.Consumer) {
 	return func(c *consumer.Consumer) {
-		c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+		c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 			names := make([]string, len(batch))
 			for i, item := range batch {
 				names[i] = string(item.Message.Body)
@@ -242,7 +242,7 @@ func TestBatchMetaTellsEachAttempt(t *testing.T) {
 		}
 		var got []string
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+			c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 				for _, item := range batch {
 					key := map[string]string{item.Message.ID: "its ID"}[item.Meta.IdempotencyKey]
 					got = append(got, fmt.Sprint(string(item.Message.Body), " of ", len(batch), ": ", item.Meta.Attempt, " ", cmp.Or(key, item.Meta.IdempotencyKey)))

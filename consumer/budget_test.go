@@ -122,7 +122,7 @@ func TestPartsOfABatchShareTheirToken(t *testing.T) {
 		cfg := quiet()
 		cfg.Guard.Budget, cfg.Retry = b, every(time.Second, 9)
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(_ context.Context, batch []consumer.Item) []error {
+			c.HandleBatch("orders", func(_ context.Context, batch []brokers.Item) []error {
 				results := make([]error, len(batch))
 				for i, item := range batch {
 					switch {

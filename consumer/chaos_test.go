@@ -129,7 +129,7 @@ func runChaos(t *testing.T, seed uint64) {
 			w.HandleWith("shared", single, consumer.TopicConfig{Concurrency: 3})
 			w.HandleWith("also", single, consumer.TopicConfig{Dependency: "shared"})
 			w.HandleWith("tenants", single, consumer.TopicConfig{DependencyOf: func(m *brokers.Message) string { return m.Key }})
-			w.HandleBatch("batch", func(ctx context.Context, batch []consumer.Item) []error {
+			w.HandleBatch("batch", func(ctx context.Context, batch []brokers.Item) []error {
 				var ids []string
 				for _, item := range batch {
 					ids = append(ids, item.Message.ID)
@@ -145,7 +145,7 @@ func runChaos(t *testing.T, seed uint64) {
 		topic := topics[i%len(topics)]
 		m := brokers.Message{ID: fmt.Sprint(topic, "-", i), Key: fmt.Sprint("k", i%23)}
 		if i%7 == 0 {
-			for broker.Return(t.Context(), "", topic, brokers.Returned{Message: m, Meta: brokers.Meta{Send: "1." + m.ID}}) != nil {
+			for broker.SendBack(t.Context(), "", topic, brokers.Item{Message: &m, Meta: brokers.Meta{Send: "1." + m.ID}}) != nil {
 			}
 		} else {
 			for broker.Publish(t.Context(), topic, m) != nil {

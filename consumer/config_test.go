@@ -24,7 +24,7 @@ import (
 
 func done(context.Context, *brokers.Message) error { return nil }
 
-func doneBatch(context.Context, []consumer.Item) []error { return nil }
+func doneBatch(context.Context, []brokers.Item) []error { return nil }
 
 func pass(next consumer.Handler) consumer.Handler { return next }
 

@@ -551,7 +551,7 @@ func TestSkipOfOneOfABatch(t *testing.T) {
 			cfg.HandlerTimeout = 24 * time.Hour
 			attempts := 0
 			w, c, h := controls(t, broker, cfg, func(c *consumer.Consumer) {
-				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+				c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 					results := make([]error, len(batch))
 					for _, item := range batch {
 						attempts = max(attempts, item.Meta.Attempt)

@@ -215,7 +215,7 @@ func TestDeadlinesInABatch(t *testing.T) {
 		broker := newTap(memory.Options{})
 		d := newDiary()
 		w := start(t, broker, quiet(), func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+			c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 				for _, item := range batch {
 					d.write("%s", item.Message.ID)
 				}

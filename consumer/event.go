@@ -34,7 +34,7 @@ type Tracer interface {
 	// message, or those of a batch; the Attempt of each Meta is the number of this
 	// run. The messages are those of the events: neither change nor
 	// keep them, nor the run.
-	Start(ctx context.Context, run []Item) context.Context
+	Start(ctx context.Context, run []brokers.Item) context.Context
 
 	// Traceparent returns the W3C traceparent of the span in ctx, or "". If the run
 	// fails, the message carries it in [brokers.Meta.Trace], and so does its dead

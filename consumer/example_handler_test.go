@@ -148,7 +148,7 @@ func ExampleConsumer_HandleBatch() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
+	c.HandleBatch("rows", func(_ context.Context, batch []brokers.Item) []error {
 		errs := make([]error, len(batch))
 		for i, item := range batch {
 			if string(item.Message.Body) == "?" {

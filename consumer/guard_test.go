@@ -435,7 +435,7 @@ func TestBatchesInAnOutage(t *testing.T) {
 			cfg.Concurrency = tt.slots
 			seen := record(&cfg)
 			w := start(t, broker, cfg, func(c *consumer.Consumer) {
-				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+				c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 					mu.Lock()
 					sizes = append(sizes, len(batch))
 					mu.Unlock()
@@ -540,7 +540,7 @@ func TestDrainWithEverythingWaiting(t *testing.T) {
 				c.HandleWith("time", fail, consumer.TopicConfig{Retry: &long})
 				c.Handle("slot", block)
 				c.Handle("doubt", func(context.Context, *brokers.Message) error { return classify.Permanent(errBusy) })
-				c.HandleBatch("batch", func(context.Context, []consumer.Item) []error { return nil }, consumer.TopicConfig{BatchSize: 100, BatchWait: time.Hour})
+				c.HandleBatch("batch", func(context.Context, []brokers.Item) []error { return nil }, consumer.TopicConfig{BatchSize: 100, BatchWait: time.Hour})
 			})
 			topics := []string{"limit", "token", "time", "slot", "doubt", "batch"}
 			for _, topic := range topics {

@@ -26,14 +26,7 @@ type Handler func(ctx context.Context, m *brokers.Message) error
 // BatchHandler does the work of several messages of one topic at once and
 // returns one result per message, in their order; nil means that all are
 // done. Results of another length fail the whole batch.
-type BatchHandler func(ctx context.Context, batch []Item) []error
-
-// Item is one message of a batch, with what MetaFrom returns in a handler of
-// single messages.
-type Item struct {
-	Message *brokers.Message
-	Meta    brokers.Meta
-}
+type BatchHandler func(ctx context.Context, batch []brokers.Item) []error
 
 // JSON adapts a function of T to a Handler. A body that is not one JSON value
 // for T is poison: the message is dead-lettered at once, its bytes unchanged.
@@ -76,7 +69,7 @@ func MessageFrom(ctx context.Context) *brokers.Message {
 
 // MetaFrom returns what the pipeline knows about the message: Attempt is the
 // number of this run, counted from 1, and IdempotencyKey is always set. It is
-// the zero value outside a handler and in one of batches: see [Item].
+// the zero value outside a handler and in one of batches: see [BatchHandler].
 func MetaFrom(ctx context.Context) brokers.Meta {
 	if a := attemptFrom(ctx); a != nil && !a.isBatch() {
 		return a.runs()[0].metaOfRun()

@@ -163,7 +163,7 @@ func TestNothingStartsAfterItsLease(t *testing.T) {
 					c.Handle("orders", handle)
 					return
 				}
-				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+				c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 					for _, item := range batch {
 						_ = handle(ctx, item.Message)
 					}

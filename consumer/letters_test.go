@@ -104,8 +104,8 @@ func TestDeadLetterTellsTheWholeStory(t *testing.T) {
 func TestDeadLetterOfAReturnedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := memory.New(memory.Options{})
-		if err := broker.Return(t.Context(), "", "orders", brokers.Returned{
-			Message: brokers.Message{ID: "m-1", Key: "customer-7", Body: []byte("one")},
+		if err := broker.SendBack(t.Context(), "", "orders", brokers.Item{
+			Message: &brokers.Message{ID: "m-1", Key: "customer-7", Body: []byte("one")},
 			Meta: brokers.Meta{
 				Attempt: 3, Class: "transient", IdempotencyKey: "once", RedriveCount: 1, Send: "12.3.f00d",
 				History: []brokers.Failure{{Attempt: 3, Class: "transient"}},

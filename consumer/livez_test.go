@@ -174,7 +174,7 @@ func TestLivezSeesFrozenReceipts(t *testing.T) {
 			c = made
 			c.Handle("orders", failing(nil))
 		})
-		if err := broker.Return(t.Context(), "", "orders", brokers.Returned{Message: brokers.Message{ID: "one"}, Meta: brokers.Meta{Send: "send-1"}}); err != nil {
+		if err := broker.SendBack(t.Context(), "", "orders", brokers.Item{Message: &brokers.Message{ID: "one"}, Meta: brokers.Meta{Send: "send-1"}}); err != nil {
 			t.Fatal(err)
 		}
 		sees(t, health.Handler(c), f, "receipts", 50*time.Second)

@@ -309,7 +309,7 @@ func TestReceiptsOfABatch(t *testing.T) {
 		cfg := quiet()
 		cfg.Receipts = "receipts"
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.HandleBatch("orders", func(_ context.Context, batch []consumer.Item) []error {
+			c.HandleBatch("orders", func(_ context.Context, batch []brokers.Item) []error {
 				for _, item := range batch {
 					if string(item.Message.Body) == "back-3" {
 						return slices.Repeat([]error{classify.Permanent(errBusy)}, len(batch))

@@ -17,12 +17,12 @@ import (
 	"github.com/redrive-go/redrive/consumer"
 )
 
-// sendBack puts messages with these bodies back into topic, as dead letters of it.
+// sendBack sends messages with these bodies back to topic, as dead letters of it.
 func sendBack(t *testing.T, broker brokers.Broker, topic string, bodies ...string) {
 	t.Helper()
 	for _, body := range bodies {
-		letter := brokers.Returned{Message: brokers.Message{ID: body, Key: "key-" + body[len(body)-1:], Body: []byte(body)}, Meta: brokers.Meta{Send: "1." + body}}
-		if err := broker.Return(t.Context(), "", topic, letter); err != nil {
+		letter := brokers.Item{Message: &brokers.Message{ID: body, Key: "key-" + body[len(body)-1:], Body: []byte(body)}, Meta: brokers.Meta{Send: "1." + body}}
+		if err := broker.SendBack(t.Context(), "", topic, letter); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -78,7 +78,7 @@ func (p *post) count(change int) int {
 }
 
 // batch fails as a whole if one of its members does.
-func (p *post) batch(ctx context.Context, batch []consumer.Item) []error {
+func (p *post) batch(ctx context.Context, batch []brokers.Item) []error {
 	var failed error
 	for _, item := range batch {
 		failed = errors.Join(failed, p.handle(ctx, item.Message))
@@ -321,7 +321,7 @@ func TestReturnedUseHalfOfTheSlots(t *testing.T) {
 					})
 					return
 				}
-				c.HandleBatch("orders", func(ctx context.Context, batch []consumer.Item) []error {
+				c.HandleBatch("orders", func(ctx context.Context, batch []brokers.Item) []error {
 					_ = p.handle(ctx, batch[0].Message) // one call for all
 					return nil
 				}, consumer.TopicConfig{BatchSize: batch})

@@ -32,11 +32,11 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 		var mu sync.Mutex
 		runs, inserted := map[string]int{}, map[string]int{}
 		calls := 0
-		isBad := func(item consumer.Item) bool { return strings.HasPrefix(string(item.Message.Body), "bad") }
+		isBad := func(item brokers.Item) bool { return strings.HasPrefix(string(item.Message.Body), "bad") }
 		cfg := quiet()
 		seen := record(&cfg)
 		w := start(t, broker, cfg, func(c *consumer.Consumer) {
-			c.HandleBatch("rows", func(_ context.Context, batch []consumer.Item) []error {
+			c.HandleBatch("rows", func(_ context.Context, batch []brokers.Item) []error {
 				mu.Lock()
 				defer mu.Unlock()
 				calls++
@@ -60,7 +60,7 @@ func TestBadRowOfABatchEndsAlone(t *testing.T) {
 		}
 		letters := deadLetters(t, broker, "rows")
 		for _, letter := range letters {
-			if !isBad(consumer.Item{Message: &letter.Message}) || letter.Meta.Attempt != 6 || len(letter.Meta.History) != 6 {
+			if !isBad(brokers.Item{Message: &letter.Message}) || letter.Meta.Attempt != 6 || len(letter.Meta.History) != 6 {
 				t.Errorf("%s is dead after %d attempts of %d failures, want a bad one after the 6 of class unknown", letter.Message.Body, letter.Meta.Attempt, len(letter.Meta.History))
 			}
 		}

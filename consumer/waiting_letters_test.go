@@ -488,7 +488,7 @@ func TestReceiptOfALetterThatWaited(t *testing.T) {
 		var open atomic.Bool
 		broker := newTap(memory.Options{Fault: closedUntil(&open)})
 		publish(t, broker.Broker, "orders", "one", "two")
-		if err := broker.Broker.Return(t.Context(), "", "orders", brokers.Returned{Message: brokers.Message{ID: "m-1", Body: []byte("three")}, Meta: brokers.Meta{Send: "7.1.c0ffee"}}); err != nil {
+		if err := broker.Broker.SendBack(t.Context(), "", "orders", brokers.Item{Message: &brokers.Message{ID: "m-1", Body: []byte("three")}, Meta: brokers.Meta{Send: "7.1.c0ffee"}}); err != nil {
 			t.Fatal(err)
 		}
 		cfg := quiet()

@@ -32,8 +32,8 @@ type worker struct {
 	queue  *topicQueue   // of its job, nil if it has none; under the mu of the pool
 	job    []*delivery   // under the mu of the pool
 	timer  *time.Timer
-	result [1]error // of a handler of single messages
-	run    []Item   // for the Tracer; reused
+	result [1]error       // of a handler of single messages
+	run    []brokers.Item // for the Tracer; reused
 
 	mu      sync.Mutex
 	current *attempt
@@ -137,7 +137,7 @@ func (w *worker) trace(a *attempt) {
 	}
 	defer w.recovered(a, EventStarted)
 	for _, d := range a.runs() {
-		w.run = append(w.run, Item{&d.Message, d.metaOfRun()})
+		w.run = append(w.run, brokers.Item{Message: &d.Message, Meta: d.metaOfRun()})
 	}
 	defer func() {
 		clear(w.run)
@@ -194,10 +194,10 @@ func (w *worker) call(a *attempt) {
 // callBatch returns one result for each run of a.
 func (r *route) callBatch(a *attempt) []error {
 	copies := make([]brokers.Message, len(a.runs()))
-	batch := make([]Item, len(a.runs()))
+	batch := make([]brokers.Item, len(a.runs()))
 	for i, member := range a.runs() {
 		copies[i] = member.Message
-		batch[i] = Item{Message: &copies[i], Meta: member.metaOfRun()}
+		batch[i] = brokers.Item{Message: &copies[i], Meta: member.metaOfRun()}
 	}
 	results := r.batchHandler(a, batch)
 	switch {

@@ -442,7 +442,7 @@ func TestCallsForWhatWasSentBack(t *testing.T) {
 		stop := works(t, c)
 		send := func(n int) {
 			for range n {
-				if err := broker.Return(t.Context(), "", "orders", brokers.Returned{}); err != nil {
+				if err := broker.SendBack(t.Context(), "", "orders", brokers.Item{Message: &brokers.Message{}}); err != nil {
 					t.Fatal(err)
 				}
 			}

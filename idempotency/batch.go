@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 )
 
@@ -31,7 +32,7 @@ func OnceBatch(store Store, o Options) (func(consumer.BatchHandler) consumer.Bat
 		if next == nil {
 			return nil
 		}
-		return func(ctx context.Context, batch []consumer.Item) []error { return g.handleBatch(ctx, batch, next) }
+		return func(ctx context.Context, batch []brokers.Item) []error { return g.handleBatch(ctx, batch, next) }
 	}, nil
 }
 
@@ -39,7 +40,7 @@ func OnceBatch(store Store, o Options) (func(consumer.BatchHandler) consumer.Bat
 // not take all connections of a pool.
 const atOnce = 16
 
-func (g *guard) handleBatch(ctx context.Context, batch []consumer.Item, next consumer.BatchHandler) []error {
+func (g *guard) handleBatch(ctx context.Context, batch []brokers.Item, next consumer.BatchHandler) []error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	results := make([]error, len(batch))
@@ -53,7 +54,7 @@ func (g *guard) handleBatch(ctx context.Context, batch []consumer.Item, next con
 		g.release(ctx, k.claim, batch[i].Message)
 	})
 	var places []int
-	var mine []consumer.Item
+	var mine []brokers.Item
 	for i, k := range keepers {
 		if k != nil {
 			places, mine = append(places, i), append(mine, batch[i])
@@ -78,7 +79,7 @@ func (g *guard) handleBatch(ctx context.Context, batch []consumer.Item, next con
 // claimAll claims what it can. It returns the keepers of these claims, and
 // fills in the results of the other messages, whose keepers are nil. Claims that
 // have a result already are not asked for. Cancel is called when none is left.
-func (g *guard) claimAll(ctx context.Context, cancel context.CancelCauseFunc, claims []Claim, batch []consumer.Item, results []error) []*keeper {
+func (g *guard) claimAll(ctx context.Context, cancel context.CancelCauseFunc, claims []Claim, batch []brokers.Item, results []error) []*keeper {
 	var left atomic.Int64 // messages that have their claim, or may get it
 	left.Store(int64(len(batch)))
 	lose := func(cause error) {
@@ -87,7 +88,7 @@ func (g *guard) claimAll(ctx context.Context, cancel context.CancelCauseFunc, cl
 		}
 	}
 	keepers := make([]*keeper, len(batch))
-	each(pointers(batch), func(i int, item *consumer.Item) {
+	each(pointers(batch), func(i int, item *brokers.Item) {
 		claimed := false
 		if results[i] == nil {
 			claimed, results[i] = g.enter(ctx, claims[i], item.Message)

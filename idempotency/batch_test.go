@@ -27,7 +27,7 @@ type batched struct {
 	then  func(ctx context.Context, ids []string) []error
 }
 
-func (b *batched) handle(ctx context.Context, batch []consumer.Item) []error {
+func (b *batched) handle(ctx context.Context, batch []brokers.Item) []error {
 	var ids []string
 	for _, item := range batch {
 		ids = append(ids, item.Message.ID)
@@ -53,9 +53,9 @@ func wrapBatch(t *testing.T, s idempotency.Store, h consumer.BatchHandler) consu
 	return once(h)
 }
 
-func orders(ids ...string) (batch []consumer.Item) {
+func orders(ids ...string) (batch []brokers.Item) {
 	for _, id := range ids {
-		batch = append(batch, consumer.Item{Message: order(id, "x")})
+		batch = append(batch, brokers.Item{Message: order(id, "x")})
 	}
 	return batch
 }
@@ -249,7 +249,7 @@ func TestBatchesInThePipeline(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		worker.HandleBatch("orders", wrapBatch(t, idempotency.NewMemory(0), func(_ context.Context, batch []consumer.Item) []error {
+		worker.HandleBatch("orders", wrapBatch(t, idempotency.NewMemory(0), func(_ context.Context, batch []brokers.Item) []error {
 			mu.Lock()
 			defer mu.Unlock()
 			results := make([]error, len(batch))

@@ -21,7 +21,7 @@ const (
 )
 
 // Key returns the idempotency key of a message that a handler works on, given
-// what consumer.MetaFrom says, or the consumer.Item of a batch: the key there if
+// what consumer.MetaFrom says, or the brokers.Item of a batch: the key there if
 // that is not just the message's ID, else the last Header of the message that is not empty, else the ID. It is the same in
 // all runs of a message, because brokers carry all three over retries and
 // redrives unchanged. Only a message that came without an ID, to a broker that gives

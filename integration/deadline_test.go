@@ -176,7 +176,7 @@ func firstRuns(t *testing.T, b brokers.Broker, err error, topic string) {
 		t.Errorf("dead letter %+v, want one without an attempt that has its header", passed)
 	}
 	stop = s.work(t, b, topic)
-	must(t, b.Return(t.Context(), topic, topic, brokers.Returned{Message: passed.Message, Meta: passed.Meta}))
+	must(t, b.SendBack(t.Context(), topic, topic, brokers.Item{Message: &passed.Message, Meta: passed.Meta}))
 	s.await(t, 1)
 	stop()
 	s.expect(t, map[string]int{"plain": 1, "retried": 2, "cut": 1, "passed": 1}, "passed", "cut")

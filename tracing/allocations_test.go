@@ -10,6 +10,7 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/tracing"
@@ -19,7 +20,7 @@ import (
 var costs = []struct {
 	name    string
 	sampler sdktrace.Sampler
-	item    consumer.Item
+	item    brokers.Item
 	event   consumer.Event
 	most    float64
 }{
@@ -40,7 +41,7 @@ var (
 func measured(n int) func(ctx context.Context) {
 	c := costs[n]
 	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSampler(c.sampler), sdktrace.WithBatcher(discard{})))
-	run, e := []consumer.Item{c.item}, c.event
+	run, e := []brokers.Item{c.item}, c.event
 	e.Message = c.item.Message
 	return func(ctx context.Context) { tracer.Observe(tracer.Start(ctx, run), e) }
 }

@@ -134,13 +134,13 @@ func TestNotCalled(t *testing.T) {
 
 // TestSend holds the span of a send-back against its letters.
 func TestSend(t *testing.T) {
-	letter := func(id, parent, died string) brokers.Returned {
-		return brokers.Returned{Message: brokers.Message{ID: id, Headers: brokers.Headers{{Name: "traceparent", Value: parent}}}, Meta: brokers.Meta{Attempt: 3, Trace: died}}
+	letter := func(id, parent, died string) brokers.Item {
+		return brokers.Item{Message: &brokers.Message{ID: id, Headers: brokers.Headers{{Name: "traceparent", Value: parent}}}, Meta: brokers.Meta{Attempt: 3, Trace: died}}
 	}
 	tracer, span := recorded(t)
 	around, end := sdktrace.NewTracerProvider().Tracer("").Start(t.Context(), "the caller")
 	defer end.End()
-	letters := []brokers.Returned{letter("1", producer, before), letter("2", producer, ""), letter("3", "", before), letter("4", "00-é", "00-é")}
+	letters := []brokers.Item{letter("1", producer, before), letter("2", producer, ""), letter("3", "", before), letter("4", "00-é", "00-é")}
 	letters[0].Meta.Origin = brokers.Headers{{Name: "partition", Value: "3"}}
 	tracer.EndSend(tracer.StartSend(around, 7, "orders", letters), []error{nil, brokers.ErrRefused, errors.New("it broke"), fmt.Errorf("%w: it is too large", brokers.ErrRefused)})
 	got := span()
@@ -154,7 +154,7 @@ func TestSend(t *testing.T) {
 	}
 
 	tracer, span = recorded(t)
-	many := make([]brokers.Returned, 500)
+	many := make([]brokers.Item, 500)
 	for i := range many {
 		many[i] = letter(fmt.Sprint(i), producer, before)
 	}

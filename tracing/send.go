@@ -24,7 +24,7 @@ const mostLinks = 128
 // StartSend begins the span of a batch of dead letters that a job sends back to a
 // topic, as the Tracer of package operate/job wants it. It begins a trace, with links
 // to the runs that died. It is no PRODUCER: the messages keep the context of theirs.
-func (t *Tracer) StartSend(ctx context.Context, job int64, topic string, letters []brokers.Returned) context.Context {
+func (t *Tracer) StartSend(ctx context.Context, job int64, topic string, letters []brokers.Item) context.Context {
 	s := t.starts.Get().(*start)
 	defer t.starts.Put(s)
 	defer s.reset()
@@ -36,7 +36,7 @@ func (t *Tracer) StartSend(ctx context.Context, job int64, topic string, letters
 	for i := range letters[:min(len(letters), mostLinks)] {
 		r := &letters[i]
 		id := semconv.MessagingMessageID(r.Message.ID)
-		_, producer := t.producer(s, ctx, &r.Message)
+		_, producer := t.producer(s, ctx, r.Message)
 		if died := previous(&r.Meta, producer); died.IsValid() {
 			s.link(died, append(toPrevious, id, attemptKey.Int(r.Meta.Attempt)))
 		} else {

@@ -80,7 +80,7 @@ func Propagator(p propagation.TextMapPropagator) Option {
 }
 
 // Start implements [consumer.Tracer].
-func (t *Tracer) Start(ctx context.Context, batch []consumer.Item) context.Context {
+func (t *Tracer) Start(ctx context.Context, batch []brokers.Item) context.Context {
 	s := t.starts.Get().(*start)
 	defer t.starts.Put(s)
 	defer s.reset()
@@ -105,7 +105,7 @@ func (t *Tracer) Start(ctx context.Context, batch []consumer.Item) context.Conte
 }
 
 // single has s begin the run of one message, and returns ctx with its parent.
-func (t *Tracer) single(s *start, ctx context.Context, item *consumer.Item) context.Context {
+func (t *Tracer) single(s *start, ctx context.Context, item *brokers.Item) context.Context {
 	s.system(item.Meta.Origin)
 	s.place(item.Meta.Origin)
 	s.add(semconv.MessagingMessageID(item.Message.ID), attemptKey.Int(item.Meta.Attempt))
@@ -135,7 +135,7 @@ func (t *Tracer) relate(s *start, ctx context.Context, producer trace.SpanContex
 }
 
 // several is single for a batch, whose span has no parent.
-func (t *Tracer) several(s *start, ctx context.Context, batch []consumer.Item) context.Context {
+func (t *Tracer) several(s *start, ctx context.Context, batch []brokers.Item) context.Context {
 	s.root = true
 	s.system(batch[0].Meta.Origin)
 	s.add(semconv.MessagingBatchMessageCount(len(batch)))

@@ -34,15 +34,15 @@ const (
 )
 
 // message is one from a producer, in its first attempt.
-func message(traceparent string) consumer.Item {
-	return consumer.Item{
+func message(traceparent string) brokers.Item {
+	return brokers.Item{
 		Message: &brokers.Message{ID: "7f3a", Topic: "orders", Headers: brokers.Headers{{Name: "tenant", Value: "a"}, {Name: "traceparent", Value: traceparent}}},
 		Meta:    brokers.Meta{Attempt: 1},
 	}
 }
 
 // retried is message after a failure of a run whose span was trace.
-func retried(traceparent, trace string) consumer.Item {
+func retried(traceparent, trace string) brokers.Item {
 	item := message(traceparent)
 	item.Meta.Attempt, item.Meta.Trace = 2, trace
 	item.Meta.FirstFailedAt, item.Meta.LastFailedAt = time.Now().Add(-time.Hour), time.Now().Add(-time.Hour)
@@ -50,7 +50,7 @@ func retried(traceparent, trace string) consumer.Item {
 }
 
 // one is the span of a run that succeeds.
-func one(t *testing.T, ctx context.Context, options []tracing.Option, run ...consumer.Item) tracetest.SpanStub {
+func one(t *testing.T, ctx context.Context, options []tracing.Option, run ...brokers.Item) tracetest.SpanStub {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
 	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)), options...)
@@ -79,7 +79,7 @@ func relations(span tracetest.SpanStub) string {
 
 // Whatever the headers say, a run has a span, and its handler the span's context.
 func TestRelations(t *testing.T) {
-	sentBack := func(item consumer.Item, failed bool) consumer.Item {
+	sentBack := func(item brokers.Item, failed bool) brokers.Item {
 		item.Meta.RedriveCount = 1
 		if !failed {
 			item.Meta.FirstFailedAt, item.Meta.LastFailedAt = time.Time{}, time.Time{}
@@ -92,7 +92,7 @@ func TestRelations(t *testing.T) {
 		name    string
 		ctx     context.Context
 		options []tracing.Option
-		item    consumer.Item
+		item    brokers.Item
 		want    string
 	}{
 		{"first", t.Context(), nil, message(producer), "child of 00f0"},
@@ -134,25 +134,25 @@ func TestRelations(t *testing.T) {
 // The producer's header and that of the attempt before are the only ones that are
 // read: the attributes of a span are those of the message, and its origin.
 func TestAttributes(t *testing.T) {
-	at := func(origin ...brokers.Header) consumer.Item {
+	at := func(origin ...brokers.Header) brokers.Item {
 		item := message(producer)
 		item.Meta.Origin, item.Meta.RedriveCount = origin, 2
 		return item
 	}
 	for _, tt := range []struct {
 		name string
-		run  []consumer.Item
+		run  []brokers.Item
 		want map[attribute.Key]string
 	}{
-		{"memory", []consumer.Item{at(brokers.Header{Name: "topic", Value: "orders"})}, map[attribute.Key]string{}},
-		{"kafka", []consumer.Item{at(brokers.Header{Name: "topic", Value: "orders"}, brokers.Header{Name: "partition", Value: "3"}, brokers.Header{Name: "offset", Value: "42"})},
+		{"memory", []brokers.Item{at(brokers.Header{Name: "topic", Value: "orders"})}, map[attribute.Key]string{}},
+		{"kafka", []brokers.Item{at(brokers.Header{Name: "topic", Value: "orders"}, brokers.Header{Name: "partition", Value: "3"}, brokers.Header{Name: "offset", Value: "42"})},
 			map[attribute.Key]string{"messaging.system": "kafka", "messaging.destination.partition.id": "3", "messaging.kafka.offset": "42"}},
-		{"kafka, forged", []consumer.Item{at(brokers.Header{Name: "partition", Value: "3"}, brokers.Header{Name: "offset", Value: "much"})},
+		{"kafka, forged", []brokers.Item{at(brokers.Header{Name: "partition", Value: "3"}, brokers.Header{Name: "offset", Value: "much"})},
 			map[attribute.Key]string{"messaging.system": "kafka", "messaging.destination.partition.id": "3"}},
-		{"rabbitmq", []consumer.Item{at(brokers.Header{Name: "exchange"}, brokers.Header{Name: "routing-key", Value: "eu"})},
+		{"rabbitmq", []brokers.Item{at(brokers.Header{Name: "exchange"}, brokers.Header{Name: "routing-key", Value: "eu"})},
 			map[attribute.Key]string{"messaging.system": "rabbitmq", "messaging.rabbitmq.destination.routing_key": "eu"}},
-		{"sqs", []consumer.Item{at(brokers.Header{Name: "queue", Value: "orders"})}, map[attribute.Key]string{"messaging.system": "aws_sqs"}},
-		{"too many", []consumer.Item{at(slices.Repeat([]brokers.Header{{Name: "partition", Value: "3"}}, 100)...)},
+		{"sqs", []brokers.Item{at(brokers.Header{Name: "queue", Value: "orders"})}, map[attribute.Key]string{"messaging.system": "aws_sqs"}},
+		{"too many", []brokers.Item{at(slices.Repeat([]brokers.Header{{Name: "partition", Value: "3"}}, 100)...)},
 			map[attribute.Key]string{"messaging.system": "kafka"}},
 	} {
 		span := one(t, t.Context(), nil, tt.run...)
@@ -193,7 +193,7 @@ func TestAttributesAtTheStart(t *testing.T) {
 			seen = append(seen, a.Key)
 		}
 	})
-	tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler))).Start(t.Context(), []consumer.Item{message(producer)})
+	tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler))).Start(t.Context(), []brokers.Item{message(producer)})
 	want := []attribute.Key{"messaging.operation.type", "messaging.operation.name", "messaging.destination.name", "messaging.message.id", "retry.attempt"}
 	if !slices.Equal(seen, want) {
 		t.Errorf("a sampler sees %q, want %q", seen, want)
@@ -228,7 +228,7 @@ func TestLinksOfABatch(t *testing.T) {
 
 func TestTraceparent(t *testing.T) {
 	tracer := tracing.New(sdktrace.NewTracerProvider())
-	ctx := tracer.Start(t.Context(), []consumer.Item{message(producer)})
+	ctx := tracer.Start(t.Context(), []brokers.Item{message(producer)})
 	span := trace.SpanContextFromContext(ctx)
 	if got, want := tracer.Traceparent(ctx), producer[:36]+span.SpanID().String()+"-01"; got != want {
 		t.Errorf("Traceparent = %q, want %q", got, want)
@@ -236,7 +236,7 @@ func TestTraceparent(t *testing.T) {
 	if got := tracer.Traceparent(t.Context()); got != "" {
 		t.Errorf("Traceparent without a span = %q", got)
 	}
-	if ctx := tracing.New(noop.NewTracerProvider()).Start(t.Context(), []consumer.Item{message("")}); tracer.Traceparent(ctx) != "" {
+	if ctx := tracing.New(noop.NewTracerProvider()).Start(t.Context(), []brokers.Item{message("")}); tracer.Traceparent(ctx) != "" {
 		t.Error("a provider that makes no spans has a traceparent")
 	}
 }
@@ -246,7 +246,7 @@ func TestPropagator(t *testing.T) {
 	tracer := tracing.New(sdktrace.NewTracerProvider(), tracing.Propagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})))
 	item := message(producer)
 	item.Message.Headers = append(item.Message.Headers, brokers.Header{Name: "baggage", Value: "tenant=acme"})
-	ctx := tracer.Start(t.Context(), []consumer.Item{item})
+	ctx := tracer.Start(t.Context(), []brokers.Item{item})
 	if got := baggage.FromContext(ctx).Member("tenant").Value(); got != "acme" {
 		t.Errorf("the baggage is %q, want acme", got)
 	}
@@ -282,7 +282,7 @@ func TestLogHandler(t *testing.T) {
 	var out bytes.Buffer
 	logger := slog.New(tracing.LogHandler(slog.NewTextHandler(&out, nil))).With("worker", 1).WithGroup("order")
 	tracer := tracing.New(sdktrace.NewTracerProvider())
-	ctx := tracer.Start(t.Context(), []consumer.Item{message(producer)})
+	ctx := tracer.Start(t.Context(), []brokers.Item{message(producer)})
 	logger.InfoContext(ctx, "charged", "id", 7)
 	logger.Info("no span", "id", 8)
 	id := trace.SpanContextFromContext(ctx).SpanID().String()
@@ -298,7 +298,7 @@ func TestLogHandler(t *testing.T) {
 func TestExemplar(t *testing.T) {
 	for traceparent, want := range map[string]string{producer: producer[3:35], silent: "", "": ""} {
 		provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
-		ctx := tracing.New(provider).Start(t.Context(), []consumer.Item{message(traceparent)})
+		ctx := tracing.New(provider).Start(t.Context(), []brokers.Item{message(traceparent)})
 		got := tracing.Exemplar(ctx)
 		if got["trace_id"] != want || (got == nil) != (want == "") {
 			t.Errorf("%s: the exemplar is %v, want the trace %q", traceparent, got, want)

@@ -199,7 +199,7 @@ func (s *stage) sendBack() {
 		s.Fatal(err)
 	}
 	letter.Message.Topic = s.topic
-	if err := s.broker.Return(s.Context(), letter.Group, s.topic, brokers.Returned{Message: letter.Message, Meta: letter.Meta}); err != nil {
+	if err := s.broker.SendBack(s.Context(), letter.Group, s.topic, brokers.Item{Message: &letter.Message, Meta: letter.Meta}); err != nil {
 		s.Fatal(err)
 	}
 	if errs := source.Settle(s.Context(), []brokers.Settlement{{Delivery: ds[0], Action: brokers.Ack}}); errs != nil {
@@ -429,7 +429,7 @@ func (s *stage) batches(least int, judge func(body string, run int) error) func(
 	var mu sync.Mutex
 	runs := map[string]int{}
 	return func(c *consumer.Consumer) {
-		c.HandleBatch(s.topic, func(_ context.Context, batch []consumer.Item) []error {
+		c.HandleBatch(s.topic, func(_ context.Context, batch []brokers.Item) []error {
 			mu.Lock()
 			defer mu.Unlock()
 			results := make([]error, len(batch))

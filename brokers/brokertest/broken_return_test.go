@@ -12,17 +12,17 @@ import (
 
 var brokenReturning = []broken{
 	{name: "return reports success and stores nothing", fails: "return-delivers",
-		hooks:  returning(func(context.Context, *faulty, string, string, []brokers.Returned) error { return nil }),
+		hooks:  returning(func(context.Context, *faulty, string, string, []brokers.Item) error { return nil }),
 		adjust: func(h *Harness) { h.LoseRequests, h.LoseConfirms = nil, nil }},
 	{name: "return gives the message a new ID", fails: "return-delivers",
-		hooks: onReturn(func(l *brokers.Returned) { l.Message.ID = "" })},
+		hooks: onReturn(func(l *brokers.Item) { l.Message.ID = "" })},
 	{name: "return takes the time of death for that of publishing", fails: "return-delivers",
-		hooks: onReturn(func(l *brokers.Returned) { l.Message.PublishedAt = time.Now() })},
+		hooks: onReturn(func(l *brokers.Item) { l.Message.PublishedAt = time.Now() })},
 	{name: "return publishes the message as a new one", fails: "return-starts-over",
-		hooks: returning(func(ctx context.Context, b *faulty, _, topic string, letters []brokers.Returned) error {
+		hooks: returning(func(ctx context.Context, b *faulty, _, topic string, letters []brokers.Item) error {
 			msgs := make([]brokers.Message, len(letters))
 			for i, l := range letters {
-				msgs[i] = l.Message
+				msgs[i] = *l.Message
 			}
 			return b.inner.Publish(ctx, topic, msgs...)
 		})},
@@ -41,11 +41,11 @@ var brokenReturning = []broken{
 		}},
 	{name: "return drops what no source is open for", fails: "return-stores",
 		hooks: func() hooks {
-			return hooks{putBack: func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
+			return hooks{sendBack: func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error {
 				if len(b.sources()) == 0 {
 					return nil
 				}
-				return b.inner.Return(ctx, group, topic, letters...)
+				return b.inner.SendBack(ctx, group, topic, letters...)
 			}}
 		}},
 	{name: "return puts the message where every group sees it", fails: "return-alone",
@@ -62,19 +62,19 @@ var brokenReturning = []broken{
 	{name: "return takes an equal ID for a repeat", fails: "return-repeated",
 		hooks: func() hooks {
 			seen := make(map[string]bool)
-			return returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
+			return returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error {
 				id := letters[0].Message.ID
 				if id != "" && seen[id] {
 					return nil
 				}
 				seen[id] = true
-				return b.inner.Return(ctx, group, topic, letters...)
+				return b.inner.SendBack(ctx, group, topic, letters...)
 			})()
 		}},
 	{name: "return hides that one of several was refused", fails: "return-refused",
 		options: memory.Options{MessageLimit: 256 << 10},
-		hooks: returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
-			err := b.inner.Return(ctx, group, topic, letters...)
+		hooks: returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error {
+			err := b.inner.SendBack(ctx, group, topic, letters...)
 			if perr, ok := errors.AsType[*brokers.PublishError](err); ok && len(perr.Failed) < len(letters) {
 				return nil
 			}
@@ -88,8 +88,8 @@ var brokenReturning = []broken{
 
 // returnsBlindly reports success when one of these got lost.
 func returnsBlindly(lost ...int32) func() hooks {
-	return returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
-		err := b.inner.Return(ctx, group, topic, letters...)
+	return returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error {
+		err := b.inner.SendBack(ctx, group, topic, letters...)
 		if errors.Is(err, brokers.ErrUnknownOutcome) && slices.Contains(lost, b.losing.Load()) {
 			return nil
 		}

@@ -76,7 +76,7 @@ type Harness struct {
 	// The clause about them is skipped without it.
 	Groups bool
 
-	// Refused returns a message that Publish and Return must refuse for ever. Nil
+	// Refused returns a message that Publish and SendBack must refuse for ever. Nil
 	// means one that is larger than Capabilities.MessageLimit; if that is 0 too, the
 	// clauses are skipped.
 	Refused func() brokers.Message

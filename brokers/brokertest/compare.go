@@ -96,7 +96,7 @@ func (tr *trial) arranged(h brokers.Headers) brokers.Headers {
 	})
 }
 
-// carried is the Meta of the last Retry or Return, or else of the first delivery.
+// carried is the Meta of the last Retry or SendBack, or else of the first delivery.
 func (w *worker) carried(a *arrival) brokers.Meta { return w.tr.fateOf(a.body(), nil).meta }
 
 // fresh demands the Meta of a new message.

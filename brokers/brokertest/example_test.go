@@ -18,7 +18,7 @@ func Example() {
 	_ = func(t *testing.T) { // func TestConformance(t *testing.T)
 		var losing, stored atomic.Bool
 		fault := func(op memory.Op) memory.Fault {
-			stores := op.Operation == memory.Publish || op.Operation == memory.Return || op.Action == brokers.Retry
+			stores := op.Operation == memory.Publish || op.Operation == memory.SendBack || op.Action == brokers.Retry
 			if losing.Load() && stores {
 				return memory.Fault{Err: brokers.ErrUnknownOutcome, Done: stored.Load()}
 			}

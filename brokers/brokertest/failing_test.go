@@ -56,11 +56,11 @@ func (f *failAt) hooks() hooks {
 			}
 			return b.inner.Publish(ctx, topic, msgs...)
 		},
-		putBack: func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
+		sendBack: func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error {
 			if f.hit("return") {
 				return fault(brokers.ErrMisconfigured)
 			}
-			return b.inner.Return(ctx, group, topic, letters...)
+			return b.inner.SendBack(ctx, group, topic, letters...)
 		},
 		receive: func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error) {
 			if f.hit("receive") {

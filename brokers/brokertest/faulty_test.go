@@ -34,7 +34,7 @@ type held struct {
 type hooks struct {
 	openSource   func(ctx context.Context, b *faulty, sub brokers.Subscription) (brokers.Source, error)
 	publish      func(ctx context.Context, b *faulty, topic string, msgs []brokers.Message) error
-	putBack      func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error
+	sendBack     func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error
 	closeBroker  func(ctx context.Context, b *faulty) error
 	crash        func(b *faulty, s *faultySource)
 	capabilities func(s *faultySource, c brokers.Capabilities) brokers.Capabilities
@@ -58,7 +58,7 @@ func newFaulty(options memory.Options, h hooks) *faulty {
 		if op.Operation == memory.Deliver && op.ID == torn.ID {
 			return memory.Fault{Unreadable: errTorn}
 		}
-		stores := op.Operation == memory.Publish || op.Operation == memory.Return || op.Action == brokers.Retry
+		stores := op.Operation == memory.Publish || op.Operation == memory.SendBack || op.Action == brokers.Retry
 		if losing == 0 || !stores {
 			return memory.Fault{}
 		}
@@ -107,11 +107,11 @@ func (b *faulty) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return b.inner.Publish(ctx, topic, msgs...)
 }
 
-func (b *faulty) Return(ctx context.Context, group, topic string, letters ...brokers.Returned) error {
-	if b.hooks.putBack != nil {
-		return b.hooks.putBack(ctx, b, group, topic, letters)
+func (b *faulty) SendBack(ctx context.Context, group, topic string, letters ...brokers.Item) error {
+	if b.hooks.sendBack != nil {
+		return b.hooks.sendBack(ctx, b, group, topic, letters)
 	}
-	return b.inner.Return(ctx, group, topic, letters...)
+	return b.inner.SendBack(ctx, group, topic, letters...)
 }
 
 func (b *faulty) Close(ctx context.Context) error {
@@ -284,8 +284,8 @@ func publishing(publish func(ctx context.Context, b *faulty, topic string, msgs 
 	return func() hooks { return hooks{publish: publish} }
 }
 
-func returning(putBack func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error) func() hooks {
-	return func() hooks { return hooks{putBack: putBack} }
+func returning(sendBack func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error) func() hooks {
+	return func() hooks { return hooks{sendBack: sendBack} }
 }
 
 func receiving(receive func(ctx context.Context, s *faultySource, max int) ([]*brokers.Delivery, error)) func() hooks {
@@ -317,14 +317,15 @@ func onPublish(change func(*brokers.Message)) func() hooks {
 	}
 }
 
-// onReturn changes what is returned.
-func onReturn(change func(*brokers.Returned)) func() hooks {
-	return returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Returned) error {
-		changed := append([]brokers.Returned(nil), letters...)
+// onReturn changes what is sent back.
+func onReturn(change func(*brokers.Item)) func() hooks {
+	return returning(func(ctx context.Context, b *faulty, group, topic string, letters []brokers.Item) error {
+		changed := append([]brokers.Item(nil), letters...)
 		for i := range changed {
+			changed[i].Message = new(*changed[i].Message)
 			change(&changed[i])
 		}
-		return b.inner.Return(ctx, group, topic, changed...)
+		return b.inner.SendBack(ctx, group, topic, changed...)
 	})
 }
 

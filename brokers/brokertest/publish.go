@@ -97,7 +97,7 @@ func deadLetters(tr *trial, sub *brokers.Subscription) {
 	sub.DeadLetters = map[string]string{sub.Topics[0]: tr.Topic("orders-dead")}
 }
 
-// storing is Publish or Return.
+// storing is Publish or SendBack.
 type storing func(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error
 
 func byPublish(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error {
@@ -168,28 +168,28 @@ func (tr *trial) attempted(w *worker, how string, msgs []brokers.Message, store 
 
 var returnClauses = []clause{
 	{name: "return-delivers", needs: "ack-removes body-intact headers-intact key-intact id-set topic-named published-at-set",
-		rule:  "What Return reports as stored must be delivered as the message that it was: ID, body, headers, key, topic and PublishedAt.",
-		check: steps(open("orders"), putBack("not UTF-8: \xff\xfe\x00"), expect("not UTF-8: \xff\xfe\x00"), each(sameID, sameMessage))},
+		rule:  "What SendBack reports as stored must be delivered as the message that it was: ID, body, headers, key, topic and PublishedAt.",
+		check: steps(open("orders"), sendBack("not UTF-8: \xff\xfe\x00"), expect("not UTF-8: \xff\xfe\x00"), each(sameID, sameMessage))},
 	{name: "return-starts-over", needs: "return-delivers meta-fresh",
 		rule:  "What was returned must have come back once more and keep idempotency key, Send, history, origin and trace, and start over in the rest of its Meta.",
-		check: steps(open("orders"), putBack("returned"), expect("returned"), each(equalMeta))},
+		check: steps(open("orders"), sendBack("returned"), expect("returned"), each(equalMeta))},
 	{name: "return-survives", needs: "return-delivers return-starts-over retry-keeps-meta retry-keeps-id",
 		rule: "What a returned message is known by must survive its retries, also where nothing else of its Meta does: ID, idempotency key, redrive count and Send.",
-		check: steps(open("orders"), putBack("returned"), expect("returned"), each(identified),
+		check: steps(open("orders"), sendBack("returned"), expect("returned"), each(identified),
 			times(2, retry(1), expect("returned"), each(identified)))},
 	{name: "return-stores", needs: "return-delivers publish-stores",
 		rule:  "What is returned while no source is open must wait for the next one.",
-		check: steps(open("orders"), shut, putBack("one", "two"), reopen, consume("one", "two"))},
+		check: steps(open("orders"), shut, sendBack("one", "two"), reopen, consume("one", "two"))},
 	{name: "group-named", needs: "close-leaves-nothing", check: groupNamed,
 		rule: "Capabilities must name the group that a source receives for, where the broker has groups."},
 	{name: "return-alone", needs: "return-delivers return-stores group-named", with: "Groups",
 		rule: "What is returned to a group must reach no other group.",
-		check: steps(open("orders"), shut, openWith(othersGroup), publish("before"), consume("before"), putBack("returned"),
+		check: steps(open("orders"), shut, openWith(othersGroup), publish("before"), consume("before"), sendBack("returned"),
 			quiet(2), publish("after"), consume("after"), shut, open("orders"), consume("returned"))},
 	{name: "return-repeated", needs: "return-delivers return-starts-over", check: returnRepeated,
-		rule: "Two calls of Return must store two messages, also for equal IDs and bodies."},
+		rule: "Two calls of SendBack must store two messages, also for equal IDs and bodies."},
 	{name: "return-refused", needs: "return-delivers publish-refused", check: refusedBy(byReturn),
-		rule: "Return must name the messages that it refused in a *PublishError, with the reason, and store the others."},
+		rule: "SendBack must name the messages that it refused in a *PublishError, with the reason, and store the others."},
 	{name: "return-unsent", needs: "return-delivers publish-unsent", with: "LoseRequests", check: reports(byReturn),
 		rule: "What did not reach the broker on its way back must be reported as not stored."},
 	{name: "return-unconfirmed", needs: "return-delivers publish-unconfirmed", with: "LoseConfirms", check: reports(byReturn),
@@ -198,39 +198,39 @@ var returnClauses = []clause{
 
 // byReturn returns messages without a story.
 func byReturn(ctx context.Context, tr *trial, topic string, msgs []brokers.Message) error {
-	letters := make([]brokers.Returned, len(msgs))
-	for i, m := range msgs {
-		letters[i].Message = m
+	letters := make([]brokers.Item, len(msgs))
+	for i := range msgs {
+		letters[i].Message = &msgs[i]
 	}
-	return tr.broker.Return(ctx, tr.group(topic), topic, letters...)
+	return tr.broker.SendBack(ctx, tr.group(topic), topic, letters...)
 }
 
-// putBack returns dead messages to the workers of the topic.
-func putBack(bodies ...string) step {
+// sendBack sends dead messages back to the workers of the topic.
+func sendBack(bodies ...string) step {
 	return on(func(w *worker) {
-		letters := make([]brokers.Returned, len(bodies))
+		letters := make([]brokers.Item, len(bodies))
 		for i, body := range bodies {
 			letters[i] = w.tr.letter(body)
 		}
-		w.putBack(letters...)
+		w.sendBack(letters...)
 	})
 }
 
-func (w *worker) putBack(letters ...brokers.Returned) {
+func (w *worker) sendBack(letters ...brokers.Item) {
 	tr, topic := w.tr, w.topic()
 	for _, l := range letters {
-		tr.announce(topic, l.Message)
+		tr.announce(topic, *l.Message)
 		tr.fateOf(string(l.Message.Body), func(f *fate) { f.meta, f.known = l.Meta.Restart(), true })
 	}
-	what := fmt.Sprintf("broker.Return of %d messages to %q", len(letters), topic)
-	tr.must(tr.try(what, func(ctx context.Context) error { return tr.broker.Return(ctx, tr.group(topic), topic, letters...) }))
+	what := fmt.Sprintf("broker.SendBack of %d messages to %q", len(letters), topic)
+	tr.must(tr.try(what, func(ctx context.Context) error { return tr.broker.SendBack(ctx, tr.group(topic), topic, letters...) }))
 }
 
 // letter is a dead message with every field in use.
-func (tr *trial) letter(body string) brokers.Returned {
+func (tr *trial) letter(body string) brokers.Item {
 	origin := brokers.Headers{{Name: "place", Value: "before it died"}, {Name: "row", Value: "42"}}
-	return brokers.Returned{
-		Message: brokers.Message{
+	return brokers.Item{
+		Message: &brokers.Message{
 			ID:          "order:7 é",
 			Topic:       "elsewhere",
 			Key:         "customer-7 / Łódź",
@@ -267,7 +267,7 @@ func returnRepeated(tr *trial) {
 	for _, send := range missing {
 		letter := tr.letter("dead twice")
 		letter.Meta.Send = send
-		w.putBack(letter)
+		w.sendBack(letter)
 	}
 	for until := deadline(tr.patience); len(missing) > 0; {
 		a := w.next(until)

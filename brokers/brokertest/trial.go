@@ -308,7 +308,7 @@ func (tr *trial) announce(topic string, msgs ...brokers.Message) {
 type fate struct {
 	published bool
 	sent      brokers.Message
-	meta      brokers.Meta // of the last Retry or Return, or else of the first delivery
+	meta      brokers.Meta // of the last Retry or SendBack, or else of the first delivery
 	known     bool         // what meta is
 	due       time.Time    // the end of the last delay
 	mayCopy   bool         // a late Retry may have left a copy

@@ -350,7 +350,7 @@ func (r *reader) load(ctx context.Context, missing []missed) {
 	slices.SortFunc(missing, func(a, b missed) int { return cmp.Compare(a.offset, b.offset) })
 	pause := fetchPause
 	for ctx.Err() == nil {
-		if missing = r.putBack(missing); len(missing) == 0 {
+		if missing = r.waitOn(missing); len(missing) == 0 {
 			return
 		}
 		got, err := s.broker.client.fetch(ctx, r.partition, missing[0].offset, loadBytes, 0, r.room())
@@ -381,9 +381,9 @@ func (r *reader) load(ctx context.Context, missing []missed) {
 	}
 }
 
-// putBack has what of missing there is no room for, or is paused, wait on. It
+// waitOn has what of missing there is no room for, or is paused, wait on. It
 // returns the rest.
-func (r *reader) putBack(missing []missed) []missed {
+func (r *reader) waitOn(missing []missed) []missed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	full := r.delayed.early >= r.delayed.limits.soon || r.bytes >= r.memory.buffer

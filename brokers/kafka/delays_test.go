@@ -362,7 +362,7 @@ func TestRandomPauses(t *testing.T) {
 	}
 }
 
-// A retry of a topic that the worker does not subscribe to is put back as it was, and the
+// A retry of a topic that the worker does not subscribe to goes back as it was, and the
 // worker tells of it.
 func TestRetryOfSomebodyElsesTopic(t *testing.T) {
 	const other = "redrive-topic-of-others"
@@ -391,7 +391,7 @@ func TestRetryOfSomebodyElsesTopic(t *testing.T) {
 		s.open()
 		ds = s.take(1)
 		if m := ds[0].Message; m.ID != "foreign" || m.Topic != other || m.Key != "k" || string(m.Body) != "0" || ds[0].Meta().Attempt != 1 {
-			s.Errorf("put back: %+v, %+v", m, ds[0].Meta())
+			s.Errorf("gone back: %+v, %+v", m, ds[0].Meta())
 		}
 	})
 }

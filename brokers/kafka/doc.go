@@ -58,7 +58,7 @@
 //
 // A source is one member of its group, for all topics and delay topics together.
 // All workers of a group must subscribe to the same topics: a retry of a topic
-// that a worker does not know is put back for another one, and every worker is told of
+// that a worker does not know goes back to its delay topic for another one, and every worker is told of
 // it. A group begins with the oldest record of each partition for which it has no
 // commit, or as Options.Start says.
 //

@@ -188,7 +188,7 @@ func (o Options) misfits(p plan, state groupState) string {
 	for _, m := range state.members {
 		topics, ours := o.workerTopics(p.group, m)
 		if ours && !p.readOnly && !slices.Equal(topics, p.topics) {
-			said = append(said, fmt.Sprintf("the worker %s of the group %q reads the topics %q, and this one %q: retries of what a worker does not read are put back and late; "+
+			said = append(said, fmt.Sprintf("the worker %s of the group %q reads the topics %q, and this one %q: retries of what a worker does not read go back to their delay topics, and are late; "+
 				"let all workers of a group read the same topics, or give this one a group of its own", m.name, p.group, topics, p.topics))
 		}
 	}

@@ -295,12 +295,12 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 // nobody named. The delay topic is there once a worker of the group was, with the
 // same Options.Prefix; its workers need the same Options.Secret. A message is as
 // large as that topic allows. Errors are *brokers.PublishError.
-func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (b *Broker) SendBack(ctx context.Context, group, topic string, msgs ...brokers.Item) error {
 	to, fault := b.options.returnTopic(group, topic)
 	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
 		return outgoing{topic: to, partition: byKey, record: copyOf(b.seal, m, meta)}, fault
 	}
-	return adapter.Return(topic, msgs, compose, func(out []outgoing) []error {
+	return adapter.SendBack(topic, msgs, compose, func(out []outgoing) []error {
 		errs := b.producer.produce(ctx, out)
 		for i, err := range errs {
 			if errors.Is(err, kafka.UnknownTopicOrPartition) {

@@ -598,12 +598,12 @@ func (r *reader) abandon() {
 	r.progress.releaseAll()
 }
 
-// passOn puts back a retry of a topic that this worker does not subscribe to,
+// passOn stores anew a retry of a topic that this worker does not subscribe to,
 // for another one that does, who may have any partition of the delay topic. It
 // gives up with the partition.
 func (s *source) passOn(t *token, m brokers.Message, meta brokers.Meta) {
 	if _, told := s.foreign.LoadOrStore(m.Topic, true); !told {
-		s.fail(fmt.Errorf("offset %d of %s is a retry of topic %q, which this worker does not subscribe to: this and others like it are put back; "+
+		s.fail(fmt.Errorf("offset %d of %s is a retry of topic %q, which this worker does not subscribe to: this and others like it go back to their delay topic; "+
 			"let all workers of the group subscribe to the same topics, or give them groups of their own", t.offset, t.reader.partition, m.Topic))
 	}
 	meta.DueAt = time.Now().Add(passOnDelay)

@@ -11,9 +11,9 @@ import (
 )
 
 // dead is a message as its dead letter has it.
-func dead(body string) brokers.Returned {
-	return brokers.Returned{
-		Message: brokers.Message{ID: body, Key: "k", Body: []byte(body)},
+func dead(body string) brokers.Item {
+	return brokers.Item{
+		Message: &brokers.Message{ID: body, Key: "k", Body: []byte(body)},
 		Meta: brokers.Meta{
 			Attempt: 10, DueAt: time.Now().Add(years), IdempotencyKey: "once", Send: "1.1.token",
 			History: []brokers.Failure{{Attempt: 10, Class: "transient"}},
@@ -21,11 +21,11 @@ func dead(body string) brokers.Returned {
 	}
 }
 
-// putBack returns letters as the tool of an operator does, which opens nothing.
-func (s *scene) putBack(group, topic string, letters ...brokers.Returned) error {
+// sendBack sends letters back as the tool of an operator does, which opens nothing.
+func (s *scene) sendBack(group, topic string, letters ...brokers.Item) error {
 	s.Helper()
 	tool, _ := s.broker()
-	return tool.Return(kafka.WithinTime(s.T), group, topic, letters...)
+	return tool.SendBack(kafka.WithinTime(s.T), group, topic, letters...)
 }
 
 // fault demands an error of all of n messages, that says every part.
@@ -58,7 +58,7 @@ func TestReturnRefuses(t *testing.T) {
 		"topic's name":   {"g", "a/b", []string{`"a/b"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fault(t, b.Return(t.Context(), tt.group, tt.topic, dead("a"), dead("b")), 2, tt.parts...)
+			fault(t, b.SendBack(t.Context(), tt.group, tt.topic, dead("a"), dead("b")), 2, tt.parts...)
 		})
 	}
 }
@@ -66,7 +66,7 @@ func TestReturnRefuses(t *testing.T) {
 // What is returned to a group goes where that group reads, and no other.
 func TestReturnTopic(t *testing.T) {
 	onBroker(t, func(s *stub) {
-		if err := s.broker.Return(s.Context(), "g", "orders", dead("a")); err != nil {
+		if err := s.broker.SendBack(s.Context(), "g", "orders", dead("a")); err != nil {
 			s.Error(err)
 		}
 		s.is("records by topic", s.stored, map[string]int{delayOfOrders: 1})
@@ -76,12 +76,12 @@ func TestReturnTopic(t *testing.T) {
 // A group that has never had a worker has nowhere for it, and nothing is made.
 func TestReturnToAGroupThatWasNeverThere(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
-		fault(s.T, s.putBack(s.group, s.topic, dead("a"), dead("b")), 2, s.delayTopic(), s.group, "start a worker", `publish to "`+s.topic)
+		fault(s.T, s.sendBack(s.group, s.topic, dead("a"), dead("b")), 2, s.delayTopic(), s.group, "start a worker", `publish to "`+s.topic)
 		if n := s.partitions(s.delayTopic()); n != 0 {
 			s.Errorf("the delay topic has %d partitions, want that it is not there", n)
 		}
 		s.open().close()
-		if err := s.putBack(s.group, s.topic, dead("a")); err != nil {
+		if err := s.sendBack(s.group, s.topic, dead("a")); err != nil {
 			s.Errorf("after a worker was there: %v", err)
 		}
 		w := s.open()
@@ -92,16 +92,16 @@ func TestReturnToAGroupThatWasNeverThere(t *testing.T) {
 }
 
 // Workers that share a secret believe the story of what a tool with the secret puts
-// back. What another one puts back is no less handled, as what it is.
+// back. What another one sends back is no less handled, as what it is.
 func TestReturnIsSigned(t *testing.T) {
 	onKafka(t, 1, func(s *scene) {
 		s.options.Secret = [][]byte{kafka.KeyOf(1)}
 		w := s.open()
-		if err := s.putBack(s.group, s.topic, dead("signed")); err != nil {
+		if err := s.sendBack(s.group, s.topic, dead("signed")); err != nil {
 			s.Fatal(err)
 		}
 		s.options.Secret = [][]byte{kafka.KeyOf(2)}
-		if err := s.putBack(s.group, s.topic, dead("not signed")); err != nil {
+		if err := s.sendBack(s.group, s.topic, dead("not signed")); err != nil {
 			s.Fatal(err)
 		}
 		ds, _ := w.receive(2)

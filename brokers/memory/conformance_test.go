@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			var fault atomic.Pointer[memory.Fault]
 			options.Fault = func(op memory.Op) memory.Fault {
-				if f := fault.Load(); f != nil && (op.Operation == memory.Publish || op.Operation == memory.Return || op.Action == brokers.Retry) {
+				if f := fault.Load(); f != nil && (op.Operation == memory.Publish || op.Operation == memory.SendBack || op.Action == brokers.Retry) {
 					return *f
 				}
 				if op.Operation == memory.Deliver && op.ID == torn.ID {

@@ -14,8 +14,8 @@ const (
 	// Publish stores one message; asked once per message of a call.
 	Publish Operation = "publish"
 
-	// Return puts one message back; asked like Publish.
-	Return Operation = "return"
+	// SendBack sends one message back; asked like Publish.
+	SendBack Operation = "send-back"
 
 	// Receive is one call of Source.Receive on any source. Its Op has no topic
 	// and no id, and its Fault knows only Latency and Err.
@@ -60,10 +60,10 @@ type Fault struct {
 
 	// Lost ends the lease of the delivery first: the message is available to
 	// others, Abandoned is one more, and the operation comes too late. With a
-	// Deliver the delivery is returned all the same. Publish and Return ignore it.
+	// Deliver the delivery is returned all the same. Publish and SendBack ignore it.
 	Lost bool
 
-	// Duplicate does the operation once more. Publish and Return store the
+	// Duplicate does the operation once more. Publish and SendBack store the
 	// message twice; Deliver hands it out again while it is held, where the first
 	// holder to settle wins and the other has lost its lease; a Retry leaves
 	// a second copy to be retried, even if it reports Err and the original

@@ -31,15 +31,15 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return b.store(ctx, Publish, topic, len(msgs), func(i int) (brokers.Message, brokers.Meta) { return msgs[i], metas[i] })
 }
 
-// Return puts msgs back into topic. There is one set of workers per topic, so
+// SendBack sends msgs back to topic. There is one set of workers per topic, so
 // group is ignored. It waits for room and reports as Publish does.
-func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (b *Broker) SendBack(ctx context.Context, group, topic string, msgs ...brokers.Item) error {
 	now := time.Now()
 	for i := range msgs {
-		wire.Identify(&msgs[i].Message, now, b.newID)
+		wire.Identify(msgs[i].Message, now, b.newID)
 	}
-	return b.store(ctx, Return, topic, len(msgs), func(i int) (brokers.Message, brokers.Meta) {
-		return msgs[i].Message, msgs[i].Meta.Restart()
+	return b.store(ctx, SendBack, topic, len(msgs), func(i int) (brokers.Message, brokers.Meta) {
+		return *msgs[i].Message, msgs[i].Meta.Restart()
 	})
 }
 
@@ -66,7 +66,7 @@ func (b *Broker) store(ctx context.Context, operation Operation, topic string, n
 	return p.run(ctx, faults)
 }
 
-// publishing is one call of Publish or Return.
+// publishing is one call of Publish or SendBack.
 type publishing struct {
 	broker  *Broker
 	topic   string

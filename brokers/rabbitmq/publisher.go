@@ -83,17 +83,17 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 // Where it is not there, as in front of consumers that are not redrive's, they go
 // into the queue of topic. Both are reached through the default exchange, and so
 // nobody else gets them. Group is ignored. Errors are *brokers.PublishError.
-func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (b *Broker) SendBack(ctx context.Context, group, topic string, msgs ...brokers.Item) error {
 	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
 		p, err := b.copyFor(m, meta)
 		return outgoing{key: topic, message: p}, cmp.Or(err, checkTopic(topic))
 	}
-	return adapter.Return(topic, msgs, compose, func(out []outgoing) []error { return b.putBack(ctx, topic, out) })
+	return adapter.SendBack(topic, msgs, compose, func(out []outgoing) []error { return b.sendBack(ctx, topic, out) })
 }
 
-// putBack stores out, which is for the queue of topic, in that of its retries if
+// sendBack stores out, which is for the queue of topic, in that of its retries if
 // there is one.
-func (b *Broker) putBack(ctx context.Context, topic string, out []outgoing) []error {
+func (b *Broker) sendBack(ctx context.Context, topic string, out []outgoing) []error {
 	retries := b.names.retry(topic)
 	if len(retries) > longestName {
 		return b.publisher.publish(ctx, out)

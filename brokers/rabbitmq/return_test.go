@@ -14,9 +14,9 @@ import (
 )
 
 // dead is a message as its dead letter has it.
-func dead(body string) brokers.Returned {
-	return brokers.Returned{
-		Message: brokers.Message{ID: body, Body: []byte(body), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}},
+func dead(body string) brokers.Item {
+	return brokers.Item{
+		Message: &brokers.Message{ID: body, Body: []byte(body), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}},
 		Meta: brokers.Meta{
 			Attempt: 10, DueAt: time.Now().Add(time.Hour), Class: "transient", IdempotencyKey: "once", Send: "1.1.token",
 			History: []brokers.Failure{{Attempt: 10, Class: "transient"}},
@@ -70,7 +70,7 @@ func TestReturnToWorkers(t *testing.T) {
 		w.closeSource()
 		neighbour := w.neighbour(w.topic)
 		tool := w.tool(w.documented("producer"))
-		if err := tool.Return(w.Context(), "", w.topic, dead("a"), dead("b")); err != nil {
+		if err := tool.SendBack(w.Context(), "", w.topic, dead("a"), dead("b")); err != nil {
 			w.Fatal(err)
 		}
 		w.depths(map[string]int{w.retries(): 2, w.topic: 0, w.topic + ".dead": 0, neighbour: 0})
@@ -92,7 +92,7 @@ func TestReturnToForeignConsumers(t *testing.T) {
 		queue := w.admin.topic("foreign")
 		w.redeclare(queue, nil) // a classic one
 		neighbour := w.neighbour(queue)
-		if err := w.tool(w.url).Return(w.Context(), "", queue, dead("a")); err != nil {
+		if err := w.tool(w.url).SendBack(w.Context(), "", queue, dead("a")); err != nil {
 			w.Fatal(err)
 		}
 		w.depths(map[string]int{queue: 1, neighbour: 0})
@@ -116,7 +116,7 @@ func TestReturnToForeignConsumers(t *testing.T) {
 		long := queue + strings.Repeat("x", 255-len(queue)) // the name of its retries would be too long
 		w.redeclare(long, nil)
 		w.Cleanup(func() { w.delete(long) })
-		if err := w.tool(w.url).Return(w.Context(), "", long, dead("a")); err != nil {
+		if err := w.tool(w.url).SendBack(w.Context(), "", long, dead("a")); err != nil {
 			w.Fatal(err)
 		}
 		w.depths(map[string]int{long: 1})
@@ -126,19 +126,19 @@ func TestReturnToForeignConsumers(t *testing.T) {
 func TestReturnToNobody(t *testing.T) {
 	inWorlds(t, rabbitmq.Options{}, func(w *world) {
 		tool := w.tool(w.url)
-		fault(w.T, tool.Return(w.Context(), "", w.topic+".gone", dead("a")), w.topic+".gone", "declare the queue")
-		fault(w.T, tool.Return(w.Context(), "", "", dead("a")), "topic has 0 bytes")
-		fault(w.T, w.tool(w.documented("outsider")).Return(w.Context(), "", w.topic, dead("a")), "grant the user the rights", "amq.default")
+		fault(w.T, tool.SendBack(w.Context(), "", w.topic+".gone", dead("a")), w.topic+".gone", "declare the queue")
+		fault(w.T, tool.SendBack(w.Context(), "", "", dead("a")), "topic has 0 bytes")
+		fault(w.T, w.tool(w.documented("outsider")).SendBack(w.Context(), "", w.topic, dead("a")), "grant the user the rights", "amq.default")
 	})
 }
 
 // Workers that share a secret believe the story of what a tool with the secret puts
-// back. What another one puts back is no less handled, as what it is.
+// back. What another one sends back is no less handled, as what it is.
 func TestReturnIsSigned(t *testing.T) {
 	ours, others := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 	inWorlds(t, rabbitmq.Options{Secret: [][]byte{ours}}, func(w *world) {
 		for body, key := range map[string][]byte{"signed": ours, "not signed": others} {
-			if err := w.tool(w.url, key).Return(w.Context(), "", w.topic, dead(body)); err != nil {
+			if err := w.tool(w.url, key).SendBack(w.Context(), "", w.topic, dead(body)); err != nil {
 				w.Fatal(err)
 			}
 		}

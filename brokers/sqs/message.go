@@ -75,7 +75,7 @@ func queueName(topic string) string { return topic[strings.LastIndexByte(topic, 
 // parse reads what a poll brought. How far the message has come is read where a
 // worker noted it for this very queue, and signed it if there is a secret; without
 // one, anybody who may send to the queue could forge it. On a FIFO queue, where no
-// retry is a copy, it has come back by Return, and starts over.
+// retry is a copy, it has come back by SendBack, and starts over.
 func parse(m types.Message, q *queue, limits wire.Limits) record {
 	r := record{handle: aws.ToString(m.ReceiptHandle), id: aws.ToString(m.MessageId), receives: 1}
 	r.group = m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]

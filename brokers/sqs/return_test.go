@@ -8,9 +8,9 @@ import (
 )
 
 // dead is a message as its dead letter has it.
-func dead(body string) brokers.Returned {
-	return brokers.Returned{
-		Message: brokers.Message{ID: body, Key: "k", Body: []byte(body), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}},
+func dead(body string) brokers.Item {
+	return brokers.Item{
+		Message: &brokers.Message{ID: body, Key: "k", Body: []byte(body), Headers: brokers.Headers{{Name: "tenant", Value: "acme"}}},
 		Meta: brokers.Meta{
 			Attempt: 10, Class: "transient", IdempotencyKey: "once", Send: "1.1.token",
 			History: []brokers.Failure{{Attempt: 10, Class: "transient"}},
@@ -29,7 +29,7 @@ func TestReturnToForeignConsumers(t *testing.T) {
 			}
 			s.create(topic, attributes)
 			for range 2 { // alike in all but the deduplication id
-				if err := s.start(Options{}).Return(s.Context(), "", topic, dead("a")); err != nil {
+				if err := s.start(Options{}).SendBack(s.Context(), "", topic, dead("a")); err != nil {
 					s.Fatal(err)
 				}
 			}
@@ -46,7 +46,7 @@ func TestReturnToForeignConsumers(t *testing.T) {
 	}
 }
 
-// TestReturnIsSigned puts back with the secret of the workers, who believe the
+// TestReturnIsSigned sends back with the secret of the workers, who believe the
 // story then, and with another one: that is no less handled, as what it is.
 func TestReturnIsSigned(t *testing.T) {
 	for _, topic := range []string{"jobs", "jobs.fifo"} {
@@ -56,7 +56,7 @@ func TestReturnIsSigned(t *testing.T) {
 				secret  [][]byte
 				stories int
 			}{{secret, 1}, {[][]byte{bytes.Repeat([]byte{2}, 32)}, 0}} {
-				if err := s.start(Options{Secret: tt.secret}).Return(s.Context(), "", topic, dead("a")); err != nil {
+				if err := s.start(Options{Secret: tt.secret}).SendBack(s.Context(), "", topic, dead("a")); err != nil {
 					s.Fatal(err)
 				}
 				d := s.one(src)

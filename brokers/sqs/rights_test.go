@@ -78,7 +78,7 @@ func TestRights(t *testing.T) {
 		worker := used()
 		send(s.start(Options{}), "orders")
 		producer := used()
-		if err := s.start(Options{}).Return(s.Context(), "", "orders", brokers.Returned{Message: brokers.Message{Body: []byte("a")}}); err != nil {
+		if err := s.start(Options{}).SendBack(s.Context(), "", "orders", brokers.Item{Message: &brokers.Message{Body: []byte("a")}}); err != nil {
 			s.Error(err)
 		}
 		for i, actions := range []map[string][]string{worker, producer, used()} {

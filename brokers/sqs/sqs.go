@@ -185,7 +185,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 // that is a copy is stored: its workers need the same Options.Secret. On FIFO queues
 // they join the end of their groups. Group is ignored. Errors are
 // *brokers.PublishError.
-func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (b *Broker) SendBack(ctx context.Context, group, topic string, msgs ...brokers.Item) error {
 	q, err := b.queue(ctx, topic)
 	compose := func(m brokers.Message, meta brokers.Meta) (outgoing, error) {
 		if err != nil {
@@ -193,7 +193,7 @@ func (b *Broker) Return(ctx context.Context, group, topic string, msgs ...broker
 		}
 		return q.compose(m, &meta, 0)
 	}
-	return adapter.Return(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.client.send(ctx, &q, out) })
+	return adapter.SendBack(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.client.send(ctx, &q, out) })
 }
 
 // send stores messages, and those dead letters bare that SQS refuses although they

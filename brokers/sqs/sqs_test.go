@@ -33,12 +33,12 @@ func TestNewNamesEveryFault(t *testing.T) {
 	}
 }
 
-// TestStoringWhereNothingCanBe has Publish and Return name each message and the cause.
+// TestStoringWhereNothingCanBe has Publish and SendBack name each message and the cause.
 func TestStoringWhereNothingCanBe(t *testing.T) {
 	play(t, "jobs", Options{}, func(s *scene) {
 		for _, topic := range []string{"no/queue", "missing"} {
 			published := s.broker.Publish(s.Context(), topic, brokers.Message{}, brokers.Message{})
-			returned := s.broker.Return(s.Context(), "", topic, dead("a"), dead("b"))
+			returned := s.broker.SendBack(s.Context(), "", topic, dead("a"), dead("b"))
 			for _, err := range []error{published, returned} {
 				perr, ok := errors.AsType[*brokers.PublishError](err)
 				if !ok || len(perr.Failed) != 2 || !errors.Is(err, brokers.ErrMisconfigured) {

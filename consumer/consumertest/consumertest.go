@@ -140,7 +140,7 @@ func (b *bench) Publish(_ context.Context, _ string, msgs ...brokers.Message) er
 }
 
 // Return implements brokers.Broker. No worker calls it.
-func (b *bench) Return(context.Context, string, string, ...brokers.Returned) error {
+func (b *bench) SendBack(context.Context, string, string, ...brokers.Item) error {
 	return errors.ErrUnsupported
 }
 

@@ -104,7 +104,7 @@ func (t *tally) publish(ctx context.Context, broker brokers.Broker, nth int, s S
 // send publishes m, or sends it back.
 func (s Stream) send(ctx context.Context, broker brokers.Broker, m brokers.Message) error {
 	if s.Back {
-		return broker.Return(ctx, "", s.topic(), brokers.Returned{Message: m})
+		return broker.SendBack(ctx, "", s.topic(), brokers.Item{Message: &m})
 	}
 	return broker.Publish(ctx, s.topic(), m)
 }

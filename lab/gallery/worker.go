@@ -144,7 +144,7 @@ func (w *worker) handle(ctx context.Context, m *brokers.Message) error {
 
 // handleBatch is the handler of batches: one call for all, which any of them can
 // make fail for all.
-func (w *worker) handleBatch(ctx context.Context, batch []consumer.Item) []error {
+func (w *worker) handleBatch(ctx context.Context, batch []brokers.Item) []error {
 	calls := make([]error, len(batch))
 	var group sync.WaitGroup
 	for i, item := range batch {

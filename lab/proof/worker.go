@@ -148,7 +148,7 @@ func (w *worker) handle(ctx context.Context, m *brokers.Message) error {
 
 // handleBatch works as long as the slowest script says. What tears down the
 // goroutine does so for all messages of the batch.
-func (w *worker) handleBatch(ctx context.Context, batch []consumer.Item) []error {
+func (w *worker) handleBatch(ctx context.Context, batch []brokers.Item) []error {
 	w.run.handlers.Add(1)
 	defer w.run.handlers.Done()
 	steps := make([]step, len(batch))

@@ -46,7 +46,7 @@ func inShop(t *testing.T, play func(s *shop)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shop{T: t, spans: tracetest.NewInMemoryExporter()}
 		s.broker = memory.New(memory.Options{Fault: func(op memory.Op) (f memory.Fault) {
-			if op.Operation == memory.Return {
+			if op.Operation == memory.SendBack {
 				f.Err, s.refuse = s.refuse, nil
 			}
 			return f

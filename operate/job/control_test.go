@@ -175,7 +175,7 @@ type groups struct {
 	msgs  []brokers.Message
 }
 
-func (g *groups) Return(_ context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (g *groups) SendBack(_ context.Context, group, topic string, msgs ...brokers.Item) error {
 	for _, m := range msgs {
 		g.calls = append(g.calls, fmt.Sprintf("return %s to %s of %s, send %t", m.Message.Body, group, topic, m.Meta.Send != ""))
 	}

@@ -31,9 +31,9 @@ type hooked struct {
 	sent func()
 }
 
-func (h hooked) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (h hooked) SendBack(ctx context.Context, group, topic string, msgs ...brokers.Item) error {
 	defer h.sent()
-	return h.Broker.Return(ctx, group, topic, msgs...)
+	return h.Broker.SendBack(ctx, group, topic, msgs...)
 }
 
 // fork begins to work on a job in a process of its own.
@@ -81,7 +81,7 @@ func TestGoesOn(t *testing.T) {
 			queue(w, l, 1)
 			c := claim(w, l)[0]
 			c.Entry.Meta.Send = c.Token
-			w.must(w.broker.Return(w.t.Context(), "", "orders", brokers.Returned{Message: c.Entry.Message, Meta: c.Entry.Meta}))
+			w.must(w.broker.SendBack(w.t.Context(), "", "orders", brokers.Item{Message: &c.Entry.Message, Meta: c.Entry.Meta}))
 			w.must(w.s.Sent(w.t.Context(), time.Now(), l, []store.Outcome{{Letter: c.ID}}))
 		},
 		"in the next wave": func(w *world, l lease) {

@@ -72,7 +72,7 @@ func (w *run) together(claimed []store.Sending) (to destination, letters []store
 }
 
 // deliver puts letters back and returns what the broker says, for each.
-func (w *run) deliver(ctx context.Context, to destination, letters []brokers.Returned) []error {
+func (w *run) deliver(ctx context.Context, to destination, letters []brokers.Item) []error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	broker, err := w.Open(ctx, to.target.Broker)
@@ -90,10 +90,10 @@ func (w *run) deliver(ctx context.Context, to destination, letters []brokers.Ret
 }
 
 // returnedOf are letters as they go back.
-func returnedOf(to destination, letters []store.Sending) []brokers.Returned {
-	returned := make([]brokers.Returned, len(letters))
+func returnedOf(to destination, letters []store.Sending) []brokers.Item {
+	returned := make([]brokers.Item, len(letters))
 	for i, l := range letters {
-		r := brokers.Returned{Message: l.Entry.Message, Meta: l.Entry.Meta}
+		r := brokers.Item{Message: &l.Entry.Message, Meta: l.Entry.Meta}
 		r.Message.Topic, r.Message.ID = to.target.Topic, cmp.Or(r.Message.ID, l.Raw.ID)
 		r.Meta.Send = l.Token
 		returned[i] = r
@@ -101,14 +101,14 @@ func returnedOf(to destination, letters []store.Sending) []brokers.Returned {
 	return returned
 }
 
-func put(ctx context.Context, broker brokers.Broker, to destination, returned []brokers.Returned) error {
+func put(ctx context.Context, broker brokers.Broker, to destination, returned []brokers.Item) error {
 	topic := to.target.Topic
 	if !to.all {
-		return broker.Return(ctx, to.group, topic, returned...)
+		return broker.SendBack(ctx, to.group, topic, returned...)
 	}
 	msgs := make([]brokers.Message, len(returned))
 	for i, r := range returned {
-		msgs[i] = r.Message
+		msgs[i] = *r.Message
 		msgs[i].Headers = wire.Encode(brokers.Message{Headers: r.Message.Headers}, r.Meta.Restart())
 	}
 	return broker.Publish(ctx, topic, msgs...)

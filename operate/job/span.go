@@ -17,7 +17,7 @@ type Tracer interface {
 	// StartSend begins the span of a batch, of one letter or more, and returns ctx with it:
 	// the call of the broker has that context. Meta.Trace of a letter leads to the run
 	// that died.
-	StartSend(ctx context.Context, job int64, topic string, letters []brokers.Returned) context.Context
+	StartSend(ctx context.Context, job int64, topic string, letters []brokers.Item) context.Context
 
 	// EndSend ends the span in ctx. errs has nil for each letter that the broker has
 	// confirmed.
@@ -25,7 +25,7 @@ type Tracer interface {
 }
 
 // startSend returns ctx with the span of a batch.
-func (w *run) startSend(ctx context.Context, to destination, letters []brokers.Returned) (span context.Context) {
+func (w *run) startSend(ctx context.Context, to destination, letters []brokers.Item) (span context.Context) {
 	if w.Tracer == nil {
 		return ctx
 	}

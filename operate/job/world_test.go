@@ -58,7 +58,7 @@ func (w *world) pass(d time.Duration) { time.Sleep(d) }
 func inWorld(t *testing.T, returning func(memory.Op, *memory.Fault), test func(t *testing.T, w *world)) {
 	t.Helper()
 	fault := func(op memory.Op) (f memory.Fault) {
-		if op.Operation == memory.Return && returning != nil {
+		if op.Operation == memory.SendBack && returning != nil {
 			returning(op, &f)
 		}
 		return f

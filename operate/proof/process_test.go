@@ -147,9 +147,9 @@ func (l *link) Open(ctx context.Context, sub brokers.Subscription) (brokers.Sour
 // Close leaves the broker open, which others use.
 func (l *link) Close(context.Context) error { return nil }
 
-func (l *link) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (l *link) SendBack(ctx context.Context, group, topic string, msgs ...brokers.Item) error {
 	return l.put(topic, group, len(msgs), func(i int) (id, send string) { return msgs[i].Message.ID, msgs[i].Meta.Send }, func() error {
-		return l.Broker.Return(ctx, group, topic, msgs...)
+		return l.Broker.SendBack(ctx, group, topic, msgs...)
 	})
 }
 

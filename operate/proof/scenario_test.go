@@ -216,7 +216,7 @@ func (s *scenario) fault(now time.Duration, op memory.Op) (f memory.Fault) {
 		of = []memory.Fault{{Duplicate: true}, {Lost: true}, {Err: errHiccup, Done: true}}
 	case memory.Settle:
 		of = append(of, memory.Fault{Lost: true})
-	case memory.Return:
+	case memory.SendBack:
 		of = append(of, memory.Fault{Err: brokers.ErrRefused}, memory.Fault{Duplicate: true})
 	}
 	return pick(d, of...)

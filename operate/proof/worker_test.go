@@ -147,7 +147,7 @@ func deathEvent(m brokers.Message, e dlq.Entry) event {
 	return event{Kind: died, ID: m.ID, Send: e.Meta.Send, Topic: e.Message.Topic, DeadAt: e.DeadAt, Content: string(sum[:])}
 }
 
-// answer is what an error of Publish or Return says of a message.
+// answer is what an error of Publish or SendBack says of a message.
 func answer(err error, i int) error {
 	if partial, ok := errors.AsType[*brokers.PublishError](err); ok {
 		return partial.Failed[i]

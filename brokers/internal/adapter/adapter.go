@@ -34,13 +34,13 @@ func Publish[T any](topic string, msgs []brokers.Message, compose func(brokers.M
 	return store(topic, len(msgs), func(i int) (T, error) { return compose(msgs[i]) }, send)
 }
 
-// Return is Publish of copies for the workers of topic, which start over.
-func Return[T any](topic string, msgs []brokers.Returned, compose func(brokers.Message, brokers.Meta) (T, error), send func([]T) []error) error {
+// SendBack is Publish of copies for the workers of topic, which start over.
+func SendBack[T any](topic string, msgs []brokers.Item, compose func(brokers.Message, brokers.Meta) (T, error), send func([]T) []error) error {
 	for i := range msgs {
-		wire.Identify(&msgs[i].Message, time.Now(), rand.Text)
+		wire.Identify(msgs[i].Message, time.Now(), rand.Text)
 	}
 	return store(topic, len(msgs), func(i int) (T, error) {
-		m := msgs[i].Message
+		m := *msgs[i].Message
 		m.Topic = topic
 		return compose(m, msgs[i].Meta.Restart())
 	}, send)

@@ -379,7 +379,7 @@ func TestForgottenLogin(t *testing.T) {
 	}
 }
 
-// A tool that puts dead messages back needs the right to write to the delay topics,
+// A tool that sends dead messages back needs the right to write to the delay topics,
 // as the page says, and no other.
 func TestRightsOfATool(t *testing.T) {
 	t.Parallel()
@@ -389,7 +389,7 @@ func TestRightsOfATool(t *testing.T) {
 	w.create(delays)
 	for user, want := range map[string]error{"tool": nil, "nobody": brokers.ErrMisconfigured} {
 		b := w.broker(func(o *kafka.Options) { o.SASL = plain.Mechanism{Username: user, Password: "secret"} })
-		if err := b.Return(t.Context(), group, "orders", brokers.Returned{Message: brokers.Message{Body: []byte("a")}}); !errors.Is(err, want) {
+		if err := b.SendBack(t.Context(), group, "orders", brokers.Item{Message: &brokers.Message{Body: []byte("a")}}); !errors.Is(err, want) {
 			t.Errorf("%s returns a message: %v, want %v", user, err, want)
 		}
 	}
@@ -616,7 +616,7 @@ func TestTopicsThatMakeThemselves(t *testing.T) {
 	if err := b.Publish(t.Context(), "nowhere", brokers.Message{}); !errors.Is(err, brokers.ErrMisconfigured) {
 		t.Errorf("publish to a topic that is missing: %v", err)
 	}
-	if err := b.Return(t.Context(), group, "orders", brokers.Returned{}); !errors.Is(err, brokers.ErrMisconfigured) {
+	if err := b.SendBack(t.Context(), group, "orders", brokers.Item{Message: &brokers.Message{}}); !errors.Is(err, brokers.ErrMisconfigured) {
 		t.Errorf("return to a group that has no delay topic: %v", err)
 	}
 	for _, topic := range []string{"misspelled", "nowhere", delays} {

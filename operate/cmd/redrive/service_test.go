@@ -212,7 +212,7 @@ service: {listen: "127.0.0.1:0", allow: ["127.0.0.0/8"], dead: {broker: shop, to
 		return letter
 	}
 	sendBack := func(letter dlq.Entry) {
-		must(t, broker.Return(t.Context(), "", "retry-tasks", brokers.Returned{Message: letter.Message, Meta: letter.Meta}))
+		must(t, broker.SendBack(t.Context(), "", "retry-tasks", brokers.Item{Message: &letter.Message, Meta: letter.Meta}))
 	}
 	first := read()
 	if again := send("-X", "POST", task+"/redrive"); !strings.Contains(again, `"PENDING"`) {
@@ -254,11 +254,11 @@ func (g grouped) groupOf(topic string) string {
 	return g.groups[topic]
 }
 
-func (g grouped) Return(ctx context.Context, group, topic string, msgs ...brokers.Returned) error {
+func (g grouped) SendBack(ctx context.Context, group, topic string, msgs ...brokers.Item) error {
 	if receives := g.groupOf(topic); receives == "" || receives != group {
 		return fmt.Errorf("%q receives from %s: %w", receives, topic, brokers.ErrMisconfigured)
 	}
-	return g.lent.Return(ctx, group, topic, msgs...)
+	return g.lent.SendBack(ctx, group, topic, msgs...)
 }
 
 // TestServiceLettersOnKafka sends a letter back as the page on the service does.

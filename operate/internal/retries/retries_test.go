@@ -95,7 +95,7 @@ func (d *desk) die() dlq.Entry {
 func (d *desk) sendBack(messages ...brokers.Message) {
 	d.Helper()
 	for _, m := range messages {
-		d.must(d.broker.Return(d.Context(), "", "retry-tasks", brokers.Returned{Message: m}))
+		d.must(d.broker.SendBack(d.Context(), "", "retry-tasks", brokers.Item{Message: &m}))
 	}
 	time.Sleep(time.Minute)
 	if n := d.broker.Len("retry-tasks"); n > 0 {

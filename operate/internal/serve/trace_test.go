@@ -27,7 +27,7 @@ type spanKey struct{}
 func (*traces) Observe(context.Context, consumer.Event) {}
 
 // Start implements [consumer.Tracer].
-func (tr *traces) Start(ctx context.Context, run []consumer.Item) context.Context {
+func (tr *traces) Start(ctx context.Context, run []brokers.Item) context.Context {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	m := run[0]
