@@ -84,9 +84,9 @@ var house = map[string]row{
 		tests:   []string{"brokers/memory"},
 	},
 	"tracing": {
-		imports: []string{"brokers", "classify", "consumer", "retry"},
+		imports: []string{"brokers", "classify", "consumer", "dlq", "retry"},
 		tests: []string{
-			"brokers/kafka", "brokers/memory", "brokers/rabbitmq", "brokers/sqs", "brokers/sqs/sqstest", "dlq",
+			"brokers/kafka", "brokers/memory", "brokers/rabbitmq", "brokers/sqs", "brokers/sqs/sqstest",
 			"integration/goldentest", "integration/livetest", "retry/budget", "retry/flow", "settings", "tracing/sampling",
 		},
 		sdk: []string{"go.opentelemetry.io/otel", "github.com/aws", "github.com/rabbitmq/amqp091-go", "github.com/segmentio/kafka-go"}, // all but the first in tests
