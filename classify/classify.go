@@ -47,35 +47,33 @@ import (
 	"time"
 )
 
-// Class is a kind of failure. The list is closed; the text is what goes on the
+// Classes are kinds of failures. The list is closed; the text is what goes on the
 // wire.
-type Class string
-
 const (
 	// ClassPoison is the message's own fault: no repetition can help.
-	ClassPoison Class = "poison"
+	ClassPoison = "poison"
 	// ClassTransient is likely to pass by itself.
-	ClassTransient Class = "transient"
+	ClassTransient = "transient"
 	// ClassThrottled is a server that asks to come back later.
-	ClassThrottled Class = "throttled"
+	ClassThrottled = "throttled"
 	// ClassEnvironment is a fault of configuration, rights or local resources:
 	// every message fails the same way until somebody repairs it.
-	ClassEnvironment Class = "environment"
+	ClassEnvironment = "environment"
 	// ClassShutdown is work that was cut off because the worker stops.
-	ClassShutdown Class = "shutdown"
+	ClassShutdown = "shutdown"
 	// ClassLost is a delivery that belongs to somebody else by now.
-	ClassLost Class = "lost"
+	ClassLost = "lost"
 	// ClassSkipped is no failure: the handler wants the message acked and forgotten.
-	ClassSkipped Class = "skipped"
+	ClassSkipped = "skipped"
 	// ClassUnknown is everything that no rule recognises.
-	ClassUnknown Class = "unknown"
+	ClassUnknown = "unknown"
 )
 
 // Verdict is what is known about an error. The zero value is the verdict on
 // nil.
 type Verdict struct {
 	// Class is one of the eight classes, empty only for nil.
-	Class Class
+	Class string
 	// Ambiguous reports that the failed call may have had its effect: the
 	// request was sent, and the answer did not arrive or does not tell.
 	Ambiguous bool

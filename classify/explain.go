@@ -101,7 +101,7 @@ func outcome(v Verdict) string {
 	case v.Class == "":
 		return "no match"
 	case v.Rule == "":
-		return string(v.Class) + ", because no rule matches"
+		return v.Class + ", because no rule matches"
 	}
 	return fmt.Sprintf("%s by %q", v.Class, v.Rule)
 }

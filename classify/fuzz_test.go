@@ -62,7 +62,7 @@ func FuzzOf(f *testing.F) {
 		wellFormed(t, got)
 		wellFormed(t, Of(err, func(err error) error { return With(err, hostileVerdict(program)) }))
 		wellFormed(t, Of(errors.New("odd"), func(error) error { return err }))
-		if text := Explain(err); !strings.Contains(text, "verdict: "+string(got.Class)) {
+		if text := Explain(err); !strings.Contains(text, "verdict: "+got.Class) {
 			t.Fatalf("Explain does not agree with the verdict %+v:\n%s", got, text)
 		}
 		marked := Of(Permanent(err))
@@ -90,7 +90,7 @@ func wellFormed(t *testing.T, v Verdict) {
 
 func hostileVerdict(b []byte) Verdict {
 	n := len(b)
-	return Verdict{Class: Class(b), MaxAttempts: n/2 - n*n, RetryAfter: time.Duration(n*n-n) * time.Hour * 1000, Code: string(b)}
+	return Verdict{Class: string(b), MaxAttempts: n/2 - n*n, RetryAfter: time.Duration(n*n-n) * time.Hour * 1000, Code: string(b)}
 }
 
 // loop wraps itself and others.

@@ -167,7 +167,7 @@ func TestExplainHostileTrees(t *testing.T) {
 		if len(got) > 1<<16 {
 			t.Errorf("Explain(%T) has %d bytes, want at most 64 KiB", err, len(got))
 		}
-		if v := classify.Of(err); !strings.Contains(got, "verdict: "+string(v.Class)) {
+		if v := classify.Of(err); !strings.Contains(got, "verdict: "+v.Class) {
 			t.Errorf("Explain(%T) does not end in the verdict %q:\n%s", err, v.Class, got)
 		}
 	}

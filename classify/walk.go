@@ -214,7 +214,7 @@ func (f finding) tier() int {
 }
 
 // weight orders the classes for a join. It is 0 for what is not on the list.
-func weight(c Class) int {
+func weight(c string) int {
 	switch c {
 	case ClassThrottled:
 		return 8

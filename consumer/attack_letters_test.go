@@ -41,14 +41,14 @@ type siege struct {
 	runs      int // of hostile ones
 	publishes int
 	rejects   map[string][]time.Duration // when, by ID
-	events    map[consumer.EventKind]int
+	events    map[string]int
 	refused   consumer.Event // the last EventDeadLetterRefused
 }
 
 // refusing is a broker that refuses the settlements that do.
 func refusing(do func(brokers.Action) bool) *siege {
 	s := &siege{cfg: quiet(), born: time.Now(),
-		sent: map[string]time.Time{}, rejects: map[string][]time.Duration{}, events: map[consumer.EventKind]int{}}
+		sent: map[string]time.Time{}, rejects: map[string][]time.Duration{}, events: map[string]int{}}
 	s.Broker = memory.New(memory.Options{MessageLimit: letterLimit, Fault: func(op memory.Op) memory.Fault {
 		if op.Operation != memory.Settle {
 			return memory.Fault{}

@@ -50,7 +50,7 @@ func everyLine(h slog.Handler, s string) (lines int) {
 			continue
 		}
 		e := Event{Kind: kind, Time: time.Now(), Topic: s, Message: &brokers.Message{ID: s, Topic: s, Key: s}, Dependency: s, Operation: s,
-			Verdict: classify.Verdict{Class: classify.Class(s), Rule: s, Code: s}, DeadLetter: &entry, Err: cause,
+			Verdict: classify.Verdict{Class: s, Rule: s, Code: s}, DeadLetter: &entry, Err: cause,
 			Decision: retry.Decision{Retry: true, Reason: onPoison.reason}}
 		for range logBurst + 1 { // the last is counted, and told of in the end
 			log.Observe(context.Background(), e)

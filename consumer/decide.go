@@ -20,8 +20,8 @@ import (
 var ErrShutdown = errors.New("the worker is shutting down: the message is given back, not counted")
 
 const (
-	throttledClass = string(classify.ClassThrottled)
-	poisonClass    = string(classify.ClassPoison)
+	throttledClass = classify.ClassThrottled
+	poisonClass    = classify.ClassPoison
 )
 
 // Reasons that the pipeline itself decides on. dlq.Entry has the list of all.
@@ -325,7 +325,7 @@ const historyLimit = 10
 
 // failed is the Meta after a failed run.
 func (d *delivery) failed(now time.Time, v classify.Verdict, fingerprint string, decision retry.Decision, excused time.Duration) brokers.Meta {
-	m, class := d.metaNow(), string(v.Class)
+	m, class := d.metaNow(), v.Class
 	failure := brokers.Failure{Attempt: m.Attempt + 1, At: now, Class: class, Fingerprint: fingerprint, Delay: decision.Delay, Ambiguous: v.Ambiguous, TimedOut: v.Reason == reasonTimeout}
 	if decision.Counted {
 		m.Attempt++

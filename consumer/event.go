@@ -42,46 +42,44 @@ type Tracer interface {
 	Traceparent(ctx context.Context) string
 }
 
-// EventKind says what happened.
-type EventKind string
-
+// Kinds of an [Event].
 const (
-	EventReceived     EventKind = "received"      // a delivery came in
-	EventStarted      EventKind = "started"       // a handler starts; Lateness is set after a retry
-	EventSucceeded    EventKind = "succeeded"     // a handler returned nil
-	EventFailed       EventKind = "failed"        // a handler failed; Verdict, Decision and Err are set
-	EventHeld         EventKind = "held"          // waits in the process: for its due time, for the limit, or because its verdict is in doubt
-	EventDeferred     EventKind = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
-	EventDeadLettered EventKind = "dead-lettered" // the dead letter is durable in DeadLetterTopic, or the message is to be dropped; DeadLetter is set
-	EventSettled      EventKind = "settled"       // the delivery has ended; Action says how
-	EventExtended     EventKind = "extended"      // its lease was extended; may come after its last event
-	EventLeaseLost    EventKind = "lease-lost"    // somebody else has the delivery; Err says why
-	EventStuck        EventKind = "stuck"         // a handler ignores that its context has ended
-	EventUnstuck      EventKind = "unstuck"       // a stuck handler has returned after all
-	EventPaused       EventKind = "paused"        // single runs try Dependency out, or it is paused by hand; Err says why, Until when the next may start
-	EventResumed      EventKind = "resumed"       // Dependency serves again
-	EventError        EventKind = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
+	EventReceived     = "received"      // a delivery came in
+	EventStarted      = "started"       // a handler starts; Lateness is set after a retry
+	EventSucceeded    = "succeeded"     // a handler returned nil
+	EventFailed       = "failed"        // a handler failed; Verdict, Decision and Err are set
+	EventHeld         = "held"          // waits in the process: for its due time, for the limit, or because its verdict is in doubt
+	EventDeferred     = "deferred"      // its run was put off, uncounted; Decision and Err say why, Meta.DueAt until when
+	EventDeadLettered = "dead-lettered" // the dead letter is durable in DeadLetterTopic, or the message is to be dropped; DeadLetter is set
+	EventSettled      = "settled"       // the delivery has ended; Action says how
+	EventExtended     = "extended"      // its lease was extended; may come after its last event
+	EventLeaseLost    = "lease-lost"    // somebody else has the delivery; Err says why
+	EventStuck        = "stuck"         // a handler ignores that its context has ended
+	EventUnstuck      = "unstuck"       // a stuck handler has returned after all
+	EventPaused       = "paused"        // single runs try Dependency out, or it is paused by hand; Err says why, Until when the next may start
+	EventResumed      = "resumed"       // Dependency serves again
+	EventError        = "error"         // the broker failed an operation, which is tried again; Operation and Err are set
 
 	// EventByHand says what people have paused ([Consumer.Pause]): when that changes,
 	// and every 30 s while something is paused. ByHand is set, and empty at the end.
-	EventByHand EventKind = "by-hand"
+	EventByHand = "by-hand"
 
 	// EventReceiptDropped says that a receipt (Config.Receipts) is not published:
 	// too many wait, the broker refuses it, or the worker stops. Err says which;
 	// it concerns no message of this worker.
-	EventReceiptDropped EventKind = "receipt-dropped"
+	EventReceiptDropped = "receipt-dropped"
 
 	// EventDeadLetterRefused says that the broker takes neither a dead letter,
 	// however small, nor the message itself for its own dead-lettering; or that
 	// the message is a dead letter itself, and dlq.Discard would destroy it. It is
 	// kept and comes back in minutes; Err and DeadLetter are set.
-	EventDeadLetterRefused EventKind = "dead-letter-refused"
+	EventDeadLetterRefused = "dead-letter-refused"
 )
 
 // Event is one thing that happened. Fields that do not belong to its kind are
 // zero: docs/reference/events.md has the fields of each kind.
 type Event struct {
-	Kind  EventKind
+	Kind  string // what happened: one of the constants
 	Time  time.Time
 	Topic string
 
@@ -234,7 +232,7 @@ func (r *reporter) traced(d *delivery, m brokers.Meta) (with brokers.Meta) {
 }
 
 // recovered logs that the tracer panicked, which is the user's fault.
-func (r *reporter) recovered(a *attempt, kind EventKind) {
+func (r *reporter) recovered(a *attempt, kind string) {
 	if v := recover(); v != nil {
 		r.log.panicked(r.values, r.tracer, Event{Kind: kind, Time: a.started}, v)
 	}

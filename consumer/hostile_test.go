@@ -178,7 +178,7 @@ func TestErrorsWhoseMethodsPanic(t *testing.T) {
 				return tt.err
 			})
 			got := oneDeadLetter(t, broker, "orders")
-			if runs != 3 || got.Meta.Class != string(classify.ClassUnknown) {
+			if runs != 3 || got.Meta.Class != classify.ClassUnknown {
 				t.Errorf("%d runs, class %q; want 3 of class unknown", runs, got.Meta.Class)
 			}
 			if f, d := strings.Count(log.String(), `msg="handler failed"`), strings.Count(log.String(), `msg="message dead-lettered"`); f != 2 || d != 1 {
@@ -228,7 +228,7 @@ func TestRuleThatPanics(t *testing.T) {
 		cfg.Rules = []classify.Rule{func(error) error { panic("rule") }}
 		runs := 0
 		work(t, broker, cfg, func(context.Context, *brokers.Message) error { runs++; return errors.New("odd") })
-		if got := oneDeadLetter(t, broker, "orders"); runs != 6 || got.Meta.Class != string(classify.ClassUnknown) {
+		if got := oneDeadLetter(t, broker, "orders"); runs != 6 || got.Meta.Class != classify.ClassUnknown {
 			t.Errorf("%d runs, class %q; want the 6 of class unknown", runs, got.Meta.Class)
 		}
 	})
@@ -340,7 +340,7 @@ func TestBodiesThatAreNoJSONValueArePoison(t *testing.T) {
 				return nil
 			}))
 			got := oneDeadLetter(t, broker, "orders")
-			if got.Reason != "undecodable" || got.Meta.Attempt != 1 || got.Meta.Class != string(classify.ClassPoison) {
+			if got.Reason != "undecodable" || got.Meta.Attempt != 1 || got.Meta.Class != classify.ClassPoison {
 				t.Errorf("reason %q, class %q, attempt %d; want undecodable poison at the first", got.Reason, got.Meta.Class, got.Meta.Attempt)
 			}
 			if !strings.Contains(got.ErrorText, tt.want) || !strings.Contains(got.ErrorText, "consumer_test.order") {
@@ -377,7 +377,7 @@ func TestBodiesThatAreJSONValues(t *testing.T) {
 // What the decoder of a type says wins, as what a handler says does.
 func TestJSONOfTypesWithADecoderOfTheirOwn(t *testing.T) {
 	h := consumer.JSON(func(context.Context, picky) error { t.Error("handled"); return nil })
-	for body, want := range map[string]classify.Class{`"later"`: classify.ClassTransient, `"other"`: classify.ClassPoison} {
+	for body, want := range map[string]string{`"later"`: classify.ClassTransient, `"other"`: classify.ClassPoison} {
 		if got := classify.Of(h(t.Context(), &brokers.Message{Body: []byte(body)})); got.Class != want {
 			t.Errorf("%s: %+v, want %s", body, got, want)
 		}

@@ -45,7 +45,7 @@ func (f *freezer) frozen() time.Time {
 }
 
 // on adds an Observer that meets f at every event of a kind.
-func (f *freezer) on(cfg *consumer.Config, kind consumer.EventKind) {
+func (f *freezer) on(cfg *consumer.Config, kind string) {
 	cfg.Observers = append(cfg.Observers, observing(func(e consumer.Event) {
 		if kindOf(e) == kind {
 			f.meet()

@@ -42,7 +42,7 @@ type logObserver struct {
 
 // logKey says which events are equal.
 type logKey struct {
-	kind              EventKind
+	kind              string
 	topic, dependency string
 	class, rule       string
 	reason, operation string // the reason of a dead letter, a put-off run, or a batch that failed
@@ -78,12 +78,12 @@ const (
 
 // Kinds of lines that are not kinds of events.
 const (
-	logReleased  EventKind = "released"
-	logRejected  EventKind = "rejected"
-	logDiscarded EventKind = "discarded"
-	logProbe     EventKind = "probe"
-	logPanicked  EventKind = "observer-panicked"
-	logOther     EventKind = "other"
+	logReleased  = "released"
+	logRejected  = "rejected"
+	logDiscarded = "discarded"
+	logProbe     = "probe"
+	logPanicked  = "observer-panicked"
+	logOther     = "other"
 )
 
 func newLogObserver(logger *slog.Logger, redact func(string) string) *logObserver {
@@ -103,7 +103,7 @@ func (l *logObserver) Observe(ctx context.Context, e Event) {
 
 // keyOf returns the key of e, and the pause that ends with it.
 func (l *logObserver) keyOf(e Event) (key logKey, ended pauseLog) {
-	key = logKey{kind: e.Kind, topic: e.Topic, dependency: e.Dependency, class: string(e.Verdict.Class), rule: e.Verdict.Rule,
+	key = logKey{kind: e.Kind, topic: e.Topic, dependency: e.Dependency, class: e.Verdict.Class, rule: e.Verdict.Rule,
 		operation: e.Operation}
 	switch d := e.DeadLetter; {
 	case d != nil:
@@ -142,7 +142,7 @@ func (l *logObserver) keyOf(e Event) (key logKey, ended pauseLog) {
 // panicked logs that an observer did when it saw e.
 func (l *logObserver) panicked(ctx context.Context, observer Observer, e Event, value any) {
 	if l.admit(logKey{kind: logPanicked}, e.Time) {
-		l.logger.LogAttrs(ctx, levels[logPanicked], logText[logPanicked], slog.String("event", string(e.Kind)),
+		l.logger.LogAttrs(ctx, levels[logPanicked], logText[logPanicked], slog.String("event", e.Kind),
 			slog.String("observer", fmt.Sprintf("%T", observer)), slog.String("error", l.textOf(value)))
 	}
 }
@@ -302,7 +302,7 @@ func (l *logObserver) stopped(err error) {
 	l.logger.Info("worker stopped")
 }
 
-var logText = map[EventKind]string{
+var logText = map[string]string{
 	EventFailed:            "handler failed",
 	logProbe:               "probe failed",
 	EventDeferred:          "message put aside",
@@ -323,7 +323,7 @@ var logText = map[EventKind]string{
 	logOther:               "events of too many kinds",
 }
 
-var levels = map[EventKind]slog.Level{
+var levels = map[string]slog.Level{
 	EventFailed:            slog.LevelWarn,
 	logProbe:               slog.LevelWarn,
 	EventDeferred:          slog.LevelWarn,
@@ -364,7 +364,7 @@ func (l *logObserver) attributes(e Event, ended pauseLog) []slog.Attr {
 	if e.Message != nil {
 		attrs = append(attrs, name("msg_id", e.Message.ID), slog.Int("attempt", e.Attempt))
 	}
-	class, rule := string(e.Verdict.Class), e.Verdict.Rule
+	class, rule := e.Verdict.Class, e.Verdict.Rule
 	if e.DeadLetter != nil {
 		class, rule = e.DeadLetter.Meta.Class, e.DeadLetter.Rule
 	}

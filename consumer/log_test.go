@@ -199,7 +199,7 @@ func TestLogLinesSayWhatHappenedAndNoSecrets(t *testing.T) {
 	verdict := classify.Of(failed)
 	deadletter.SetError(entry, failed, verdict, dlq.Redact, true)
 	entry.Reason = "exhausted"
-	for kind, want := range map[EventKind]struct{ level, message string }{
+	for kind, want := range map[string]struct{ level, message string }{
 		EventFailed:       {"WARN", "handler failed"},
 		EventDeferred:     {"WARN", "message put aside"},
 		logReleased:       {"INFO", "message given back"},

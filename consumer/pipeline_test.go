@@ -101,7 +101,7 @@ func publish(t *testing.T, broker brokers.Broker, topic string, bodies ...string
 
 // recorder is an Observer that keeps what it sees, of some kinds if there are any.
 type recorder struct {
-	only []consumer.EventKind
+	only []string
 	born time.Time
 
 	mu     sync.Mutex
@@ -109,7 +109,7 @@ type recorder struct {
 }
 
 // record adds a recorder of the kinds given, or of all, to a Config.
-func record(cfg *consumer.Config, kinds ...consumer.EventKind) *recorder {
+func record(cfg *consumer.Config, kinds ...string) *recorder {
 	r := &recorder{only: kinds, born: time.Now()}
 	cfg.Observers = append(cfg.Observers, r)
 	return r
@@ -128,7 +128,7 @@ type observing func(consumer.Event)
 
 func (o observing) Observe(_ context.Context, e consumer.Event) { o(e) }
 
-func (r *recorder) kinds() (kinds []consumer.EventKind) {
+func (r *recorder) kinds() (kinds []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.events {
@@ -137,7 +137,7 @@ func (r *recorder) kinds() (kinds []consumer.EventKind) {
 	return kinds
 }
 
-func (r *recorder) of(kind consumer.EventKind) (events []consumer.Event) {
+func (r *recorder) of(kind string) (events []consumer.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.events {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/consumer"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/retry"
 )
@@ -274,7 +273,7 @@ func empty(t *testing.T, broker *memory.Broker, topics ...string) {
 }
 
 // expect compares the events of a kind with lines such as "1s one".
-func (r *recorder) expect(t *testing.T, kind consumer.EventKind, want ...string) {
+func (r *recorder) expect(t *testing.T, kind string, want ...string) {
 	t.Helper()
 	var got []string
 	for _, e := range r.of(kind) {

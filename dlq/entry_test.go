@@ -110,7 +110,7 @@ func TestRandomRoundTrips(t *testing.T) {
 func randomEntry(rng *rand.Rand) Entry {
 	e := full()
 	e.Original = &Original{BodyBytes: rng.IntN(1 << 30), HeaderBytes: rng.IntN(1 << 20), BodySHA256: strings.Repeat("0f", 32)}
-	classes := []classify.Class{
+	classes := []string{
 		classify.ClassPoison, classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
 		classify.ClassShutdown, classify.ClassLost, classify.ClassUnknown,
 	}

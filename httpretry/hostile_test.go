@@ -33,7 +33,7 @@ func flooding(bodies *[]*closer, code int) base {
 }
 
 func TestAttackHugeProblem(t *testing.T) {
-	for _, rules := range [][]classify.Rule{nil, {httpretry.ProblemTypes(map[string]classify.Class{"x": classify.ClassPoison})}} {
+	for _, rules := range [][]classify.Rule{nil, {httpretry.ProblemTypes(map[string]string{"x": classify.ClassPoison})}} {
 		bubble(t, fmt.Sprintf("%d rules", len(rules)), func(t *testing.T) {
 			var bodies []*closer
 			transport := newTransport(t, httpretry.Config{Base: flooding(&bodies, 503), Default: httpretry.Policy{Rules: rules}})
@@ -56,7 +56,7 @@ func TestAttackHugeProblem(t *testing.T) {
 }
 
 func TestProblemTypes(t *testing.T) {
-	rules := []classify.Rule{httpretry.ProblemTypes(map[string]classify.Class{"https://bank.example/upstream": classify.ClassTransient})}
+	rules := []classify.Rule{httpretry.ProblemTypes(map[string]string{"https://bank.example/upstream": classify.ClassTransient})}
 	for kind, sent := range map[string]int{"https://bank.example/upstream": 2, "https://bank.example/validation": 1} {
 		bubble(t, kind, func(t *testing.T) {
 			s := serve(t, func(w http.ResponseWriter, _ *http.Request, n int) {

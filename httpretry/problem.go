@@ -13,7 +13,7 @@ import (
 // in the map leaves the error to the rules after it, and so to its status.
 // Ambiguous and RetryAfter stay those of the status. Types are compared as text;
 // the map is copied.
-func ProblemTypes(types map[string]classify.Class) classify.Rule {
+func ProblemTypes(types map[string]string) classify.Rule {
 	types = maps.Clone(types)
 	return func(err error) error {
 		s := search{types: types, left: maxErrors}
@@ -27,7 +27,7 @@ const maxErrors = 1000
 
 // search looks for problems of known types.
 type search struct {
-	types  map[string]classify.Class
+	types  map[string]string
 	left   int
 	marked []error
 }

@@ -19,7 +19,7 @@ func (circle) Unwrap() error { return circle{} }
 
 func TestProblemTypesOfErrors(t *testing.T) {
 	const base = "https://pay.test/"
-	types := map[string]classify.Class{
+	types := map[string]string{
 		base + "declined": classify.ClassPoison,
 		base + "busy":     classify.ClassTransient,
 		base + "quota":    classify.ClassThrottled,
@@ -36,7 +36,7 @@ func TestProblemTypesOfErrors(t *testing.T) {
 	tests := []struct {
 		name  string
 		err   error
-		class classify.Class
+		class string
 		rule  string
 		code  string
 	}{
@@ -70,7 +70,7 @@ func TestProblemTypesOfErrors(t *testing.T) {
 }
 
 func ExampleProblemTypes() {
-	rule := httpretry.ProblemTypes(map[string]classify.Class{
+	rule := httpretry.ProblemTypes(map[string]string{
 		"https://pay.example/card-declined": classify.ClassPoison,
 		"https://pay.example/bank-offline":  classify.ClassTransient,
 	})

@@ -74,7 +74,7 @@ func TestWhatIsRetried(t *testing.T) {
 	}
 }
 
-func always(c classify.Class) classify.Rule {
+func always(c string) classify.Rule {
 	return func(err error) error { return classify.With(err, classify.Verdict{Class: c}) }
 }
 

@@ -366,7 +366,7 @@ func TestErrorsOfTheStore(t *testing.T) {
 	tests := []struct {
 		name string
 		err  error
-		want classify.Class
+		want string
 	}{
 		{"refused", errDown, classify.ClassTransient},
 		{"timeout", &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, classify.ClassTransient},

@@ -21,9 +21,9 @@ import (
 )
 
 // start runs a worker for orders. Stop ends it, and returns how often what happened.
-func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...consumer.TopicConfig) (stop func() map[consumer.EventKind]int) {
+func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...consumer.TopicConfig) (stop func() map[string]int) {
 	t.Helper()
-	seen := &events{kinds: map[consumer.EventKind]int{}}
+	seen := &events{kinds: map[string]int{}}
 	c, err := consumer.New(broker, consumer.Config{
 		DeadLetter: "*.dead",
 		Logger:     slog.New(slog.DiscardHandler),
@@ -34,7 +34,7 @@ func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...con
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	return func() map[consumer.EventKind]int {
+	return func() map[string]int {
 		cancel()
 		ok(t, <-done)
 		return seen.kinds
@@ -43,7 +43,7 @@ func start(t *testing.T, broker brokers.Broker, h consumer.Handler, topic ...con
 
 type events struct {
 	mu    sync.Mutex
-	kinds map[consumer.EventKind]int
+	kinds map[string]int
 }
 
 func (e *events) Observe(_ context.Context, event consumer.Event) {
@@ -51,7 +51,7 @@ func (e *events) Observe(_ context.Context, event consumer.Event) {
 	defer e.mu.Unlock()
 	kind := event.Kind
 	if kind == consumer.EventSettled {
-		kind = consumer.EventKind(event.Action.String())
+		kind = event.Action.String()
 	}
 	e.kinds[kind]++
 }

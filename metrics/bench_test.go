@@ -15,7 +15,7 @@ func BenchmarkHandled(b *testing.B) {
 	message := &brokers.Message{ID: "0192-4711", Topic: "orders"}
 	base := consumer.Event{Time: time.Now(), Topic: "orders", Message: message, Attempt: 1}
 	var events []consumer.Event
-	for _, kind := range []consumer.EventKind{
+	for _, kind := range []string{
 		consumer.EventReceived, consumer.EventStarted, consumer.EventSucceeded, consumer.EventSettled,
 	} {
 		e := base

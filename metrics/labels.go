@@ -108,12 +108,12 @@ const noClass = 0
 // classes end with other.
 var classes = [...]string{
 	"none",
-	string(classify.ClassTransient), string(classify.ClassThrottled), string(classify.ClassEnvironment),
-	string(classify.ClassUnknown), string(classify.ClassPoison), string(classify.ClassShutdown), string(classify.ClassLost), string(classify.ClassSkipped),
+	classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
+	classify.ClassUnknown, classify.ClassPoison, classify.ClassShutdown, classify.ClassLost, classify.ClassSkipped,
 	other,
 }
 
-func classOf(c classify.Class) int { return index(classes[1:], string(c)) + 1 }
+func classOf(c string) int { return index(classes[1:], string(c)) + 1 }
 
 // reasons end with other.
 var reasons = [...]string{

@@ -314,7 +314,7 @@ func (s *series) ends(e *consumer.Event) {
 
 // leave ends what e's message was doing in this process. If its handler was
 // running, nothing else will say how that ended.
-func (s *series) leave(e *consumer.Event, outcome int, class classify.Class) {
+func (s *series) leave(e *consumer.Event, outcome int, class string) {
 	if was, _ := s.states.forget(e); was == running || was == stuck {
 		s.attempts[outcome][classOf(class)].Add(1)
 	}

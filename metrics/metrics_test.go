@@ -90,16 +90,16 @@ func newScript(t *testing.T) *script {
 	return &script{m: m, message: &brokers.Message{ID: "m-1", Topic: "orders"}}
 }
 
-func (s *script) see(kinds ...consumer.EventKind) {
+func (s *script) see(kinds ...string) {
 	for _, kind := range kinds {
 		s.event(eventOf(kind))
 	}
 }
 
 // eventOf is an event of a kind, or the one of a delivery that ends so.
-func eventOf(kind consumer.EventKind) consumer.Event {
+func eventOf(kind string) consumer.Event {
 	for _, action := range []brokers.Action{brokers.Ack, brokers.Retry, brokers.Release, brokers.Reject} {
-		if string(kind) == action.String() {
+		if kind == action.String() {
 			return consumer.Event{Kind: consumer.EventSettled, Action: action}
 		}
 	}
@@ -125,7 +125,7 @@ var (
 )
 
 // failed is the event of a run that failed.
-func failed(class classify.Class, decision retry.Decision) consumer.Event {
+func failed(class string, decision retry.Decision) consumer.Event {
 	return consumer.Event{
 		Kind: consumer.EventFailed, Duration: 2 * time.Second, Err: errors.New("no"),
 		Verdict: classify.Verdict{Class: class}, Decision: decision,
@@ -136,11 +136,11 @@ const (
 	received     = consumer.EventReceived
 	started      = consumer.EventStarted
 	succeeded    = consumer.EventSucceeded
-	acked        = consumer.EventKind("ack") // an EventSettled by its Action
+	acked        = "ack" // an EventSettled by its Action
 	held         = consumer.EventHeld
-	retried      = consumer.EventKind("retry")   // by its Action
-	released     = consumer.EventKind("release") // by its Action
-	rejected     = consumer.EventKind("reject")  // by its Action
+	retried      = "retry"   // by its Action
+	released     = "release" // by its Action
+	rejected     = "reject"  // by its Action
 	leaseLost    = consumer.EventLeaseLost
 	stuckHandler = consumer.EventStuck
 	unstuck      = consumer.EventUnstuck
@@ -280,7 +280,7 @@ func TestOldest(t *testing.T) {
 			t.Helper()
 			expect(t, m, map[string]float64{"redrive_messages_oldest_seconds{topic=orders}": want.Seconds()})
 		}
-		see := func(message *brokers.Message, kinds ...consumer.EventKind) {
+		see := func(message *brokers.Message, kinds ...string) {
 			for _, kind := range kinds {
 				e := eventOf(kind)
 				e.Time, e.Topic, e.Message = time.Now(), "orders", message
@@ -310,7 +310,7 @@ func TestOldest(t *testing.T) {
 
 // TestEveryRunIsCountedOnce lets runs end in all ways.
 func TestEveryRunIsCountedOnce(t *testing.T) {
-	letter := func(kind consumer.EventKind) consumer.Event {
+	letter := func(kind string) consumer.Event {
 		return consumer.Event{Kind: kind, DeadLetter: &dlq.Entry{Reason: "poison"}}
 	}
 	tests := []struct {
@@ -460,7 +460,7 @@ func TestDeferred(t *testing.T) {
 
 func TestPaused(t *testing.T) {
 	m := must(metrics.New(metrics.Topic{Name: "orders", Dependency: "payments"}, metrics.Topic{Name: "refunds", Dependency: "payments"}, metrics.Topic{Name: "mails"}))
-	see := func(kind consumer.EventKind, dependency string) {
+	see := func(kind string, dependency string) {
 		m.Observe(t.Context(), consumer.Event{Kind: kind, Dependency: dependency})
 	}
 	want := map[string]float64{
@@ -525,8 +525,8 @@ func TestSeriesAreBounded(t *testing.T) {
 			word := fmt.Sprintf("\xff\x1b[2J{secret=\"%d\"}\n", i)
 			message := &brokers.Message{ID: word, Topic: word, Key: word}
 			for _, topic := range []string{word, "orders"} {
-				for _, kind := range []consumer.EventKind{received, started, consumer.EventFailed, consumer.EventDeadLettered, consumer.EventSettled, consumer.EventKind(word)} {
-					e := failed(classify.Class(word), []retry.Decision{retries, dies, {}}[i%3])
+				for _, kind := range []string{received, started, consumer.EventFailed, consumer.EventDeadLettered, consumer.EventSettled, word} {
+					e := failed(word, []retry.Decision{retries, dies, {}}[i%3])
 					e.Kind, e.Topic, e.Message, e.Err, e.Time = kind, topic, message, errors.New(word), noon
 					e.DeadLetter = &dlq.Entry{Reason: word, ErrorText: word}
 					m.Observe(t.Context(), e)

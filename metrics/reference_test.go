@@ -78,7 +78,7 @@ func TestLabelsAreListed(t *testing.T) {
 	s.see(received, started, succeeded, leaseLost)
 	s.event(discarded(nil))
 	s.event(consumer.Event{Kind: consumer.EventDeferred})
-	for _, class := range []classify.Class{"none", classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
+	for _, class := range []string{"none", classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
 		classify.ClassUnknown, classify.ClassPoison, classify.ClassShutdown, classify.ClassLost, classify.ClassSkipped, "gremlins"} {
 		for _, decision := range []retry.Decision{retries, dies, {}} {
 			e := failed(class, decision)

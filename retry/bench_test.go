@@ -14,8 +14,8 @@ import (
 var sink Decision
 
 func BenchmarkDecide(b *testing.B) {
-	for _, class := range []classify.Class{classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment} {
-		b.Run(string(class), func(b *testing.B) {
+	for _, class := range []string{classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment} {
+		b.Run(class, func(b *testing.B) {
 			f := failure(class, 4)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -104,7 +104,7 @@ func (p Policy) Decide(f FailedRun, random float64) Decision {
 	p, f = p.withDefaults(), f.sane()
 	switch f.Verdict.Class {
 	case classify.ClassLost, classify.ClassSkipped, classify.ClassShutdown:
-		return Decision{Reason: string(f.Verdict.Class)}
+		return Decision{Reason: f.Verdict.Class}
 	}
 	counted := p.counts(f)
 	if counted && f.Attempt >= p.limit(f.Verdict) {
@@ -114,7 +114,7 @@ func (p Policy) Decide(f FailedRun, random float64) Decision {
 	if p.expires(f, delay) {
 		return Decision{DeadLetter: true, Reason: reasonExpired, Counted: counted}
 	}
-	return Decision{Retry: true, Delay: delay, Reason: string(f.Verdict.Class), Counted: counted}
+	return Decision{Retry: true, Delay: delay, Reason: f.Verdict.Class, Counted: counted}
 }
 
 // sane moves out-of-range values to the nearest meaningful one.

@@ -14,7 +14,7 @@ import (
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 // failure is a run that failed at noon with the class's plain verdict, changed so.
-func failure(class classify.Class, attempt int, changes ...func(*FailedRun)) FailedRun {
+func failure(class string, attempt int, changes ...func(*FailedRun)) FailedRun {
 	r := FailedRun{Attempt: attempt, FirstFailedAt: noon, Now: noon, Verdict: classify.Verdict{Class: class}}
 	for _, change := range changes {
 		change(&r)
@@ -103,7 +103,7 @@ func TestDecideMaxAge(t *testing.T) {
 	p := Policy{MaxAge: time.Hour, Backoff: Backoff{Base: time.Minute, Jitter: NoJitter}, EnvironmentDelay: 2 * time.Minute}
 	tests := []struct {
 		name    string
-		class   classify.Class
+		class   string
 		elapsed time.Duration
 		ran     time.Duration
 		expired bool
@@ -124,7 +124,7 @@ func TestDecideMaxAge(t *testing.T) {
 	for _, tt := range tests {
 		f := failure(tt.class, 1)
 		f.Now, f.Ran = noon.Add(tt.elapsed), tt.ran
-		want := Decision{Retry: true, Delay: time.Minute, Reason: string(tt.class)}
+		want := Decision{Retry: true, Delay: time.Minute, Reason: tt.class}
 		if tt.expired {
 			want = Decision{DeadLetter: true, Reason: reasonExpired}
 		}
@@ -145,12 +145,12 @@ func TestDecideMaxAge(t *testing.T) {
 // However the errors of a message alternate, counted ones add up.
 func TestAlternatingErrorsExhaust(t *testing.T) {
 	rng := generator(t, 50)
-	classes := []classify.Class{"transient", "throttled", "unknown", "environment"}
+	classes := []string{"transient", "throttled", "unknown", "environment"}
 	for range 500 {
 		p := Policy{MaxAttempts: 1 + rng.IntN(8), FreeThrottles: rng.IntN(6), MaxAge: 1 << 62}
 		free := p.withDefaults().FreeThrottles
 		m := newMessage(p)
-		runs := map[classify.Class]int{}
+		runs := map[string]int{}
 		for !m.last.DeadLetter {
 			class := classes[rng.IntN(len(classes))]
 			runs[class]++
@@ -230,8 +230,8 @@ func checkDecision(t *testing.T, p Policy, f FailedRun, random float64) Decision
 	}
 	ok := d.Delay == 0
 	switch {
-	case slices.Contains([]classify.Class{classify.ClassSkipped, classify.ClassShutdown, classify.ClassLost}, f.Verdict.Class):
-		ok = d == Decision{Reason: string(f.Verdict.Class)}
+	case slices.Contains([]string{classify.ClassSkipped, classify.ClassShutdown, classify.ClassLost}, f.Verdict.Class):
+		ok = d == Decision{Reason: f.Verdict.Class}
 	case d.DeadLetter:
 		ok = ok && !d.Retry && (d.Counted || d.Reason == reasonExpired)
 	case d.Retry:

@@ -30,7 +30,7 @@ func hint(d time.Duration) *trouble {
 	return &trouble{classify.Verdict{Class: "throttled", RetryAfter: d}}
 }
 
-func class(c classify.Class) *trouble { return &trouble{classify.Verdict{Class: c}} }
+func class(c string) *trouble { return &trouble{classify.Verdict{Class: c}} }
 
 // exact is a policy whose delays are known: 1 s, 2 s, 4 s …
 func exact() Policy {
@@ -230,7 +230,7 @@ func TestDoCancelledWhileWaiting(t *testing.T) {
 
 func TestDoCancelledWhileRunning(t *testing.T) {
 	quit := errors.New("operator said stop")
-	for _, c := range []classify.Class{"transient", "poison"} {
+	for _, c := range []string{"transient", "poison"} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		err := exact().Do(ctx, func(context.Context) error {
 			cancel(quit)

@@ -26,7 +26,7 @@ func FuzzDecide(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, class string, attempt, throttles, maxAttempts int, ran, prev, hint, elapsed int64, random float64, policySeed uint64) {
 		p := anyPolicy(rand.New(rand.NewPCG(policySeed, 0)))
-		v := classify.Verdict{Class: classify.Class(class), RetryAfter: time.Duration(hint), MaxAttempts: maxAttempts}
+		v := classify.Verdict{Class: class, RetryAfter: time.Duration(hint), MaxAttempts: maxAttempts}
 		checkDecision(t, p, FailedRun{
 			Attempt: attempt, Throttles: throttles, Ran: time.Duration(ran), PrevDelay: time.Duration(prev),
 			FirstFailedAt: noon, Now: noon.Add(time.Duration(elapsed)), Verdict: v,

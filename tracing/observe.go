@@ -119,7 +119,7 @@ func describe(span trace.Span, e *consumer.Event, outcome string) {
 	}
 	attributes := make([]attribute.KeyValue, 0, 5)
 	attributes = append(attributes, outcomeKey.String(outcome))
-	if class := string(e.Verdict.Class); class != "" {
+	if class := e.Verdict.Class; class != "" {
 		attributes = append(attributes, semconv.ErrorTypeKey.String(class))
 	}
 	switch outcome {

@@ -93,7 +93,7 @@ const others = "" +
 // run is a failed run of a message.
 type run struct {
 	decision retry.Decision
-	class    classify.Class
+	class    string
 	at       time.Time
 }
 
@@ -184,7 +184,7 @@ func counted(life []run) string {
 func end(life []run) string {
 	last := life[len(life)-1]
 	switch {
-	case last.decision.Reason == string(classify.ClassSkipped):
+	case last.decision.Reason == classify.ClassSkipped:
 		return "never: acked and forgotten"
 	case !last.decision.DeadLetter:
 		return "never"

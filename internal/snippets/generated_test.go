@@ -77,7 +77,7 @@ func cells(v classify.Verdict) string {
 }
 
 // order of the classes in a table.
-var order = []classify.Class{classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
+var order = []string{classify.ClassTransient, classify.ClassThrottled, classify.ClassEnvironment,
 	classify.ClassPoison, classify.ClassLost, classify.ClassUnknown}
 
 // grouped has one row for each verdict.

@@ -251,7 +251,7 @@ func (c *checker) checkEvents() {
 	if c.told == nil {
 		return
 	}
-	for kind, want := range map[consumer.EventKind]int{
+	for kind, want := range map[string]int{
 		consumer.EventReceived:     c.counts[received],
 		consumer.EventStarted:      c.counts[started],
 		"ack":                      c.settledBy[brokers.Ack],

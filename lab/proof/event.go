@@ -159,8 +159,8 @@ type ledger struct {
 	events     []event
 	deliveries int
 	workers    int
-	runs       map[string]int             // handler runs by message
-	told       map[consumer.EventKind]int // an EventSettled counts by its Action
+	runs       map[string]int // handler runs by message
+	told       map[string]int // an EventSettled counts by its Action
 
 	// Of a worker that is a process of its own:
 	tell  func(event)         // takes the events
@@ -168,7 +168,7 @@ type ledger struct {
 }
 
 func newLedger(events []event) *ledger {
-	return &ledger{start: time.Now(), events: events[:0], runs: map[string]int{}, told: map[consumer.EventKind]int{}}
+	return &ledger{start: time.Now(), events: events[:0], runs: map[string]int{}, told: map[string]int{}}
 }
 
 func (l *ledger) now() time.Duration { return time.Since(l.start) }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
-	"github.com/redrive-go/redrive/consumer"
 )
 
 // run is a scenario in progress.
@@ -28,7 +27,7 @@ type run struct {
 type record struct {
 	scenario *scenario
 	events   []event
-	told     map[consumer.EventKind]int // by observers, nil if there were none
+	told     map[string]int // by observers, nil if there were none
 	letters  map[string][]brokers.Message
 	moved    map[string]bool // those that the broker moved, by ID
 	left     map[string]int  // messages by topic

@@ -277,7 +277,7 @@ func (o observer) Observe(_ context.Context, e consumer.Event) {
 	l.mu.Lock()
 	told := e.Kind
 	if e.Kind == consumer.EventSettled {
-		told = consumer.EventKind(e.Action.String())
+		told = e.Action.String()
 	}
 	l.told[told]++
 	l.mu.Unlock()

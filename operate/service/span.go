@@ -158,7 +158,7 @@ func verdictOf(p Policy, r result, o Outcome) (v classify.Verdict, d retry.Decis
 		return v, d
 	}
 	v = p.verdict(r)
-	d = retry.Decision{Reason: string(v.Class), Counted: o.Attempt != nil}
+	d = retry.Decision{Reason: v.Class, Counted: o.Attempt != nil}
 	if o.Task.Status == Exhausted {
 		d.DeadLetter = true
 		d.Reason, _, _ = strings.Cut(o.Task.LastError, separatesDetail)

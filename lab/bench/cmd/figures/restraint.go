@@ -94,7 +94,7 @@ func observation(_ context.Context, s *figure.Samples) error {
 	}
 	var observer consumer.Observer = m
 	event := consumer.Event{Time: time.Now(), Topic: "orders", Message: &brokers.Message{ID: "4711", Topic: "orders"}, Attempt: 1}
-	kinds := []consumer.EventKind{consumer.EventReceived, consumer.EventStarted, consumer.EventSucceeded, consumer.EventSettled}
+	kinds := []string{consumer.EventReceived, consumer.EventStarted, consumer.EventSucceeded, consumer.EventSettled}
 	ctx := context.Background()
 	result := benchmark(func() {
 		for _, kind := range kinds {

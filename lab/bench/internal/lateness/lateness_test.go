@@ -33,7 +33,7 @@ func TestUneven(t *testing.T) {
 func TestObserver(t *testing.T) {
 	o := NewObserver()
 	zero := time.Unix(1_800_000_000, 0)
-	see := func(id string, kind consumer.EventKind, at time.Duration) {
+	see := func(id string, kind string, at time.Duration) {
 		o.Observe(t.Context(), consumer.Event{
 			Kind: kind, Action: brokers.Retry, Time: zero.Add(at), Message: &brokers.Message{ID: id}, Decision: retry.Decision{Delay: 5 * time.Second},
 		})
