@@ -290,7 +290,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.producer.publish(ctx, out) })
 }
 
-// Return stores msgs in the delay topic of group for short delays, where they are
+// SendBack stores msgs in the delay topic of group for short delays, where they are
 // due: no other group reads it. Options.Group does not stand in for a group that
 // nobody named. The delay topic is there once a worker of the group was, with the
 // same Options.Prefix; its workers need the same Options.Secret. A message is as

@@ -78,7 +78,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return adapter.Publish(topic, msgs, compose, func(out []outgoing) []error { return b.publisher.publish(ctx, out) })
 }
 
-// Return stores msgs in the queue of the retries of topic, which is there once a
+// SendBack stores msgs in the queue of the retries of topic, which is there once a
 // worker with the same Options.Prefix was; its workers need the same Options.Secret.
 // Where it is not there, as in front of consumers that are not redrive's, they go
 // into the queue of topic. Both are reached through the default exchange, and so

@@ -181,7 +181,7 @@ func (b *Broker) Publish(ctx context.Context, topic string, msgs ...brokers.Mess
 	return adapter.Publish(printable(topic)[0], msgs, compose, func(out []outgoing) []error { return b.missed(topic, b.send(ctx, &q, out)) })
 }
 
-// Return stores msgs in the queue that topic names, or whose URL it is, as a retry
+// SendBack stores msgs in the queue that topic names, or whose URL it is, as a retry
 // that is a copy is stored: its workers need the same Options.Secret. On FIFO queues
 // they join the end of their groups. Group is ignored. Errors are
 // *brokers.PublishError.
