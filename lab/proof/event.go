@@ -160,7 +160,7 @@ type ledger struct {
 	deliveries int
 	workers    int
 	runs       map[string]int // handler runs by message
-	told       map[string]int // an EventSettled counts by its Action
+	told       map[string]int // an EventSettled counts by its Action, and a discarded dead letter apart
 
 	// Of a worker that is a process of its own:
 	tell  func(event)         // takes the events

@@ -276,8 +276,11 @@ func (o observer) Observe(_ context.Context, e consumer.Event) {
 	l := o.w.run.ledger
 	l.mu.Lock()
 	told := e.Kind
-	if e.Kind == consumer.EventSettled {
+	switch {
+	case e.Kind == consumer.EventSettled:
 		told = e.Action.String()
+	case e.DeadLetterTopic == dlq.Discard:
+		told = "discard"
 	}
 	l.told[told]++
 	l.mu.Unlock()
