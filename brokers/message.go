@@ -168,8 +168,9 @@ type Meta struct {
 	Origin Headers
 
 	// Trace is the W3C traceparent of the last run that failed, if Config.Tracer
-	// of package consumer made one. Anybody may have written it: it is for traces
-	// alone, and the first to go where headers have no room.
+	// of package consumer made one. A job that sends the message back may add a
+	// comma and the traceparent of its own span. Anybody may have written it: it is
+	// for traces alone, and the first to go where headers have no room.
 	Trace string
 
 	// Death says why the message is dead, while it waits in its queue for its

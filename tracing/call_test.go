@@ -140,17 +140,24 @@ func TestSend(t *testing.T) {
 	tracer, span := recorded(t)
 	around, end := sdktrace.NewTracerProvider().Tracer("").Start(t.Context(), "the caller")
 	defer end.End()
-	letters := []brokers.Item{letter("1", producer, before), letter("2", producer, ""), letter("3", "", before), letter("4", "00-é", "00-é")}
+	letters := []brokers.Item{letter("1", producer, before), letter("2", producer, ""), letter("3", "", before), letter("4", "00-é", "00-é"), letter("5", "", before+","+sending)}
 	letters[0].Meta.Origin = brokers.Headers{{Name: "partition", Value: "3"}}
-	tracer.EndSend(tracer.StartSend(around, 7, "orders", letters), []error{nil, brokers.ErrRefused, errors.New("it broke"), fmt.Errorf("%w: it is too large", brokers.ErrRefused)})
+	tracer.EndSend(tracer.StartSend(around, 7, "orders", letters), []error{nil, brokers.ErrRefused, errors.New("it broke"), fmt.Errorf("%w: it is too large", brokers.ErrRefused), nil})
 	got := span()
-	const want = "root, previous_attempt b7ad, producer 00f0, previous_attempt b7ad"
+	const want = "root, previous_attempt b7ad, producer 00f0, previous_attempt b7ad, previous_attempt b7ad"
 	if got.Name != "send orders" || got.SpanKind != trace.SpanKindClient || relations(got) != want || got.Status.Code != codes.Unset {
 		t.Errorf("the span is %s %q, %s, want %s", got.SpanKind, got.Name, relations(got), want)
 	}
-	const attributes = "messaging.operation.type=send messaging.operation.name=send messaging.destination.name=orders redrive.job=7 messaging.batch.message_count=4 messaging.system=kafka redrive.failed=3 error.type=refused"
+	const attributes = "messaging.operation.type=send messaging.operation.name=send messaging.destination.name=orders redrive.job=7 messaging.batch.message_count=5 messaging.system=kafka redrive.failed=3 error.type=refused"
 	if text := attributesOf(got); text != attributes {
 		t.Errorf("attributes: %s\nwant %s", text, attributes)
+	}
+
+	sent := tracer.Traceparent(trace.ContextWithSpanContext(t.Context(), got.SpanContext))
+	for i, died := range []string{before, "", before, "00-é", before} {
+		if trace := letters[i].Meta.Trace; trace != died+","+sent {
+			t.Errorf("letter %d goes with the trace %q, want %q and %q", i+1, trace, died, sent)
+		}
 	}
 
 	tracer, span = recorded(t)

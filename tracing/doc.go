@@ -12,7 +12,8 @@
 //     it. So all attempts have one trace ID, the producer's. [NewTraceAfter] begins
 //     a new trace instead where a message has waited for long.
 //   - A message that is sent back from a dead-letter topic begins a new trace, with
-//     links to the producer and to its last attempt.
+//     links to the producer, to its last attempt, and to the span of the job that sent
+//     it back, if there is one.
 //   - A batch has one span, with links to the producers of its messages and to their
 //     attempts before. It has a child "decide orders" for each message that failed.
 //   - "dead-letter orders" lasts until the dead letter is durable; "defer orders"
@@ -42,7 +43,7 @@
 //	redrive.fingerprint     groups equal faults
 //	redrive.job             number of the job that sends letters back; at the start
 //	redrive.failed          how many letters of a batch the broker has not confirmed
-//	redrive.link            of a link: producer, or previous_attempt
+//	redrive.link            of a link: producer, previous_attempt or send_back
 //	retry.delay_ms          the delay until the next attempt
 //	retry.budget_exhausted  a run or a call was put off because there was no token for it
 //	error.type              the class of the failure, see package classify; of a call

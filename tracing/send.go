@@ -3,6 +3,7 @@ package tracing
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -24,6 +25,8 @@ const mostLinks = 128
 // StartSend begins the span of a batch of dead letters that a job sends back to a
 // topic, as the Tracer of package operate/job wants it. It begins a trace, with links
 // to the runs that died. It is no PRODUCER: the messages keep the context of theirs.
+// StartSend adds its own to Meta.Trace of the letters, so that their next runs link
+// to it.
 func (t *Tracer) StartSend(ctx context.Context, job int64, topic string, letters []brokers.Item) context.Context {
 	s := t.starts.Get().(*start)
 	defer t.starts.Put(s)
@@ -44,6 +47,12 @@ func (t *Tracer) StartSend(ctx context.Context, job int64, topic string, letters
 		}
 	}
 	ctx, _ = t.tracer.Start(ctx, name("send", topic), s.options()...)
+	if sent := t.Traceparent(ctx); sent != "" {
+		for i := range letters {
+			died, _, _ := strings.Cut(letters[i].Meta.Trace, ",")
+			letters[i].Meta.Trace = died + "," + sent
+		}
+	}
 	return ctx
 }
 

@@ -3,6 +3,7 @@ package tracing
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,21 +117,22 @@ func (t *Tracer) single(s *start, ctx context.Context, item *brokers.Item) conte
 	return t.relate(s, ctx, producer, &item.Meta)
 }
 
-// relate links an attempt to the attempt before, and to the producer if it is not in
-// the producer's trace. It returns ctx, which has the producer's span, with the parent.
+// relate links an attempt to the attempt before, to the producer if it is not in the
+// producer's trace, and to the job that sent the message back. It returns ctx, which
+// has the producer's span, with the parent.
 func (t *Tracer) relate(s *start, ctx context.Context, producer trace.SpanContext, m *brokers.Meta) context.Context {
 	before := previous(m, producer)
-	switch {
-	case t.begins(m):
-		s.root = true
-	case before.IsValid() && before.TraceID() != producer.TraceID() && t.began(m, producer):
-		s.link(producer, toProducer)
-		return trace.ContextWithRemoteSpanContext(ctx, before)
-	}
-	if s.root {
+	s.root = t.begins(m)
+	stays := !s.root && before.IsValid() && before.TraceID() != producer.TraceID() && t.began(m, producer)
+	if s.root || stays {
 		s.link(producer, toProducer)
 	}
-	s.link(before, toPrevious)
+	if stays {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, before)
+	} else {
+		s.link(before, toPrevious)
+	}
+	s.link(sentBack(m), toSendBack)
 	return ctx
 }
 
@@ -145,6 +147,7 @@ func (t *Tracer) several(s *start, ctx context.Context, batch []brokers.Item) co
 		_, producer := t.producer(s, ctx, item.Message)
 		s.link(producer, append(toProducer, id, attemptKey.Int(item.Meta.Attempt)))
 		s.link(previous(&item.Meta, producer), append(toPrevious, id))
+		s.link(sentBack(&item.Meta), append(toSendBack, id))
 	}
 	return ctx
 }
@@ -192,11 +195,19 @@ func (t *Tracer) producer(s *start, ctx context.Context, m *brokers.Message) (co
 // previous is the context of the attempt before; not valid if there was none, or
 // if no span was made for it.
 func previous(m *brokers.Meta, producer trace.SpanContext) trace.SpanContext {
-	before := parse(m.Trace)
+	run, _, _ := strings.Cut(m.Trace, ",")
+	before := parse(run)
 	if before.SpanID() == producer.SpanID() {
 		return trace.SpanContext{}
 	}
 	return before
+}
+
+// sentBack is the context of the job that sent a message back; not valid after a run
+// that has failed since, or if no span was made for it.
+func sentBack(m *brokers.Meta) trace.SpanContext {
+	_, sent, _ := strings.Cut(m.Trace, ",")
+	return parse(sent)
 }
 
 // parse reads what [Tracer.Traceparent] writes. Any other text is not valid. The
@@ -273,6 +284,7 @@ func (c *carrier) Keys() []string {
 var (
 	toProducer = []attribute.KeyValue{linkKey.String("producer")}
 	toPrevious = []attribute.KeyValue{linkKey.String("previous_attempt")}
+	toSendBack = []attribute.KeyValue{linkKey.String("send_back")}
 )
 
 // mostAttributes is how many a span has at its start.

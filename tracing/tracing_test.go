@@ -30,6 +30,7 @@ import (
 const (
 	producer = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	before   = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	sending  = "00-22222222222222222222222222222222-2222222222222222-01"
 	silent   = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00" // not sampled
 )
 
@@ -109,6 +110,9 @@ func TestRelations(t *testing.T) {
 		{"first, where a long wait begins a trace", t.Context(), hour, message(producer), "child of 00f0"},
 		{"sent back", t.Context(), nil, sentBack(retried(producer, before), false), "root, producer 00f0, previous_attempt b7ad"},
 		{"sent back, without traces", t.Context(), nil, sentBack(retried("", ""), false), "root"},
+		{"sent back by a job with a span", t.Context(), nil, sentBack(retried(producer, before+","+sending), false), "root, producer 00f0, previous_attempt b7ad, send_back 2222"},
+		{"sent back by a job with a span, without other traces", t.Context(), nil, sentBack(retried("", ","+sending), false), "root, send_back 2222"},
+		{"sent back with two malformed traces", t.Context(), nil, sentBack(retried(producer, "00-1,00-2,"+sending), false), "root, producer 00f0"},
 		{"retry of one that was sent back", t.Context(), nil, sentBack(retried(producer, before), true), "child of b7ad, producer 00f0"},
 		{"malformed producer", t.Context(), nil, message("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"), "root"},
 		{"no hexadecimal", t.Context(), nil, message("00-4bf92f3577b34da6a3ce929d0e0e473g-00f067aa0ba902b7-01"), "root"},
@@ -210,16 +214,16 @@ func (a asked) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResu
 
 func (asked) Description() string { return "asked" }
 
-// A batch is linked to the producer of each of its messages, and to their attempts
-// before.
+// A batch is linked to the producer of each of its messages, to their attempts before,
+// and to what sent them back.
 func TestLinksOfABatch(t *testing.T) {
-	other := retried("00-11111111111111111111111111111111-1111111111111111-01", before)
+	other := retried("00-11111111111111111111111111111111-1111111111111111-01", before+","+sending)
 	other.Message.ID = "8c"
 	span := one(t, t.Context(), nil, message(producer), other, message(""))
-	if got, want := relations(span), "root, producer 00f0, producer 1111, previous_attempt b7ad"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	if got, want := relations(span), "root, producer 00f0, producer 1111, previous_attempt b7ad, send_back 2222"; got != want {
+		t.Fatalf("%s, want %s", got, want)
 	}
-	for i, id := range []string{"7f3a", "8c", "8c"} {
+	for i, id := range []string{"7f3a", "8c", "8c", "8c"} {
 		if !slices.Contains(span.Links[i].Attributes, semconv.MessagingMessageID(id)) {
 			t.Errorf("link %d has the attributes %v, want the ID %s", i, span.Links[i].Attributes, id)
 		}

@@ -208,7 +208,7 @@ func (tr *trial) story(m brokers.Meta, failures int) brokers.Meta {
 	m.FirstFailedAt, m.LastFailedAt = now.Add(-90*time.Minute), now.Add(-123456*time.Microsecond)
 	m.DueAt, m.Delay, m.Class = now.Add(tr.Unit), 1234567*time.Microsecond, "throttled"
 	m.IdempotencyKey, m.RedriveCount, m.Send = "clé of order 7, \"quoted\"", 3, "7.2.c0ffee"
-	m.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	m.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01,00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	m.History = nil
 	for n := range failures {
 		m.History = append(m.History, brokers.Failure{

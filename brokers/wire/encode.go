@@ -52,7 +52,9 @@ func (w *writer) meta(m brokers.Meta) {
 	w.end(nameDelay, appendDuration(w.begin(nameDelay), m.Delay))
 	w.put(nameClass, knownClass(m.Class), "")
 	w.end(nameHistory, appendHistory(w.begin(nameHistory), m.History))
-	w.word(nameTrace, m.Trace)
+	if isTrace(m.Trace) {
+		w.put(nameTrace, m.Trace, "")
+	}
 	w.death(m.Death)
 	for _, detail := range m.Origin[:min(len(m.Origin), maxOrigin)] {
 		if !text.IsWord(detail.Name) {
@@ -80,6 +82,13 @@ func (w *writer) word(name, value string) {
 	if text.IsWord(value) {
 		w.put(name, value, "")
 	}
+}
+
+// isTrace reports whether s is a word, or one and a comma and another one. The first
+// of two may be empty.
+func isTrace(s string) bool {
+	run, sent, two := strings.Cut(s, ",")
+	return (text.IsWord(run) || run == "" && two) && (text.IsWord(sent) || !two)
 }
 
 func (w *writer) count(name string, n int) { w.end(name, text.AppendCount(w.begin(name), n)) }
@@ -144,6 +153,14 @@ func (r reader) word(name string) string {
 	return ""
 }
 
+// trace reads a Trace.
+func (r reader) trace() string {
+	if value := r.value(nameTrace); isTrace(value) {
+		return value
+	}
+	return ""
+}
+
 func (r reader) count(name string) int { return text.Count(r.value(name)) }
 
 func (r reader) time(name string) time.Time { return text.Time(r.value(name)) }
@@ -164,7 +181,7 @@ func (r reader) meta() brokers.Meta {
 		RedriveCount:   r.count(nameRedriveCount),
 		Send:           r.word(nameSend),
 		Origin:         r.origin(),
-		Trace:          r.word(nameTrace),
+		Trace:          r.trace(),
 		Death:          r.death(),
 	}
 }

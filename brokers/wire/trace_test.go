@@ -37,7 +37,12 @@ func TestForgedTrace(t *testing.T) {
 	for value, want := range map[string]string{
 		lastTrace:                            lastTrace,
 		"any-word":                           "any-word",
+		lastTrace + "," + lastTrace:          lastTrace + "," + lastTrace,
+		"," + lastTrace:                      "," + lastTrace,
 		"two words":                          "",
+		lastTrace + ",":                      "",
+		",":                                  "",
+		lastTrace + ",a,b":                   "",
 		"":                                   "",
 		"00-\x00":                            "",
 		strings.Repeat("0", 65):              "",

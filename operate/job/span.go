@@ -16,7 +16,7 @@ import (
 type Tracer interface {
 	// StartSend begins the span of a batch, of one letter or more, and returns ctx with it:
 	// the call of the broker has that context. Meta.Trace of a letter leads to the run
-	// that died.
+	// that died. StartSend may add the traceparent of its span, after a comma.
 	StartSend(ctx context.Context, job int64, topic string, letters []brokers.Item) context.Context
 
 	// EndSend ends the span in ctx. errs has nil for each letter that the broker has
@@ -43,7 +43,8 @@ func (w *run) endSend(span context.Context, errs []error) {
 // traceOf names the trace in which a letter died, for a line of the log whose context
 // has no span.
 func (w *run) traceOf(l store.Sending) (attrs []any) {
-	if parts := strings.Split(l.Entry.Meta.Trace, "-"); w.Tracer == nil && len(parts) == 4 && text.IsWord(parts[1]) {
+	died, _, _ := strings.Cut(l.Entry.Meta.Trace, ",")
+	if parts := strings.Split(died, "-"); w.Tracer == nil && len(parts) == 4 && text.IsWord(parts[1]) {
 		attrs = append(attrs, "trace_id", parts[1])
 	}
 	return attrs
