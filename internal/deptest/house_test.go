@@ -119,7 +119,7 @@ var house = map[string]row{
 	"operate/internal/serve": {
 		imports: []string{"brokers", "operate/internal/text", "retry", "operate/collect", "operate/config", "operate/internal/web", "operate/job", "operate/store"},
 		sdk:     []string{"github.com/prometheus/client_golang", "github.com/goccy/go-yaml"},
-		tests:   []string{"brokers/memory", "brokers/sqs", "brokers/sqs/sqstest", "consumer", "dlq"},
+		tests:   []string{"brokers/memory", "brokers/sqs", "brokers/sqs/sqstest", "consumer", "dlq", "operate/internal/breaktest"},
 	},
 	"operate/internal/web": {sdk: []string{"github.com/prometheus/client_golang"}, tests: []string{"operate/internal/certtest"}},
 	"operate/internal/sqldb": {

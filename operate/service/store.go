@@ -103,6 +103,10 @@ func (s *Store) Close() error {
 	return s.db.Close()
 }
 
+// TryWrite writes a few bytes that change nothing, and returns why they cannot be
+// written: ErrFull or ErrReadOnly as a rule. A lock of another writer is no reason.
+func (s *Store) TryWrite(ctx context.Context) error { return s.db.TryWrite(ctx) }
+
 // stored is how states and durations are stored.
 func stored(arg any) any {
 	switch v := arg.(type) {

@@ -27,6 +27,7 @@ func TestFullDisk(t *testing.T) {
 	must(t, os.WriteFile(ballast, make([]byte, 2<<20), 0o600))
 	file := filepath.Join(dir, "letters.db")
 	s := open(t, file)
+	must(t, s.TryWrite(t.Context()))
 	n := 0
 	var err error
 	for ; err == nil; n++ {
@@ -39,7 +40,10 @@ func TestFullDisk(t *testing.T) {
 	must(t, s.Close())
 	s = open(t, file)
 	same(t, "letters after the store was opened again", len(list(t, s, store.Filter{}, 1000)), n)
+	fails(t, errOf(s.Collect(t.Context(), noon, []store.Collected{collected(entry(n))})), store.ErrFull)
+	fails(t, s.TryWrite(t.Context()), store.ErrFull)
 	must(t, os.Remove(ballast))
+	must(t, s.TryWrite(t.Context()))
 	collect(t, s, noon, collected(entry(n)))
 	recount(t, raw(t, file), "topic", "topics")
 }

@@ -78,6 +78,17 @@ func TestNewFile(t *testing.T) {
 	}
 }
 
+func TestTryWrite(t *testing.T) {
+	onBoth(t, func(t *testing.T, url string) {
+		s := open(t, url)
+		must(t, s.TryWrite(t.Context()))
+		must(t, s.Close())
+		if s.TryWrite(t.Context()) == nil {
+			t.Error("a store that is closed was written")
+		}
+	})
+}
+
 func TestNewer(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
 		s := open(t, url)

@@ -37,6 +37,10 @@ func Open(ctx context.Context, url string) (*Store, error) {
 // Close waits for calls that are under way, and closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
+// TryWrite writes a few bytes that change nothing, and returns why they cannot be
+// written: ErrFull or ErrReadOnly as a rule. A lock of another writer is no reason.
+func (s *Store) TryWrite(ctx context.Context) error { return s.db.TryWrite(ctx) }
+
 // conn is a transaction.
 type conn struct{ sqldb.Tx }
 

@@ -16,12 +16,10 @@ func (s *Server) taskMetrics(to web.Sink) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
 	stats, err := s.Store.Stats(ctx)
-	const up = "Whether the store answers."
+	s.storeUp.Send(ctx, to, err, s.Store.TryWrite, s.Logger)
 	if err != nil {
-		to.Gauge("store_up", up, 0)
 		return
 	}
-	to.Gauge("store_up", up, 1)
 	to.Gauge("tasks_oldest_seconds", "Age of the oldest task that has not ended; 0 if there is none.", web.Age(stats.Oldest, time.Now()))
 	counts := map[[2]string]int64{}
 	policies := map[string]bool{}

@@ -33,6 +33,8 @@ type Server struct {
 	Retention    time.Duration
 	Web          web.Options
 	Logger       *slog.Logger
+
+	storeUp web.StoreUp
 }
 
 const (

@@ -37,6 +37,8 @@ type Server struct {
 	mu         sync.Mutex
 	collectors map[string]*watched // by broker, as receipts are
 	receipts   map[string]*job.Receipts
+
+	storeUp web.StoreUp
 }
 
 func (s *Server) log() *slog.Logger {

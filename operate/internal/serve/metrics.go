@@ -15,11 +15,7 @@ const scrapeTimeout = 5 * time.Second
 func (s *Server) metrics(to web.Sink) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	up := 1.0
-	if err := s.storeMetrics(ctx, to); err != nil {
-		up = 0
-	}
-	to.Gauge("store_up", "1 if the store answers; otherwise 0, and what it would say is missing.", up)
+	s.storeUp.Send(ctx, to, s.storeMetrics(ctx, to), s.Store.TryWrite, s.log())
 	s.readingMetrics(to)
 	if free, size, err := s.Store.Disk(); err == nil && size > 0 {
 		to.Gauge("store_disk_free_bytes", "What the disk of a store in a file has left.", float64(free))

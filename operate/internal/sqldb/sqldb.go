@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"sync/atomic"
 
 	"github.com/redrive-go/redrive/operate/internal/pgaddress"
 )
@@ -40,8 +41,9 @@ type DB struct {
 	options  Options
 	name     string // for errors: where it is, without a password
 	postgres bool
-	schema   string        // on Postgres
-	writing  chan struct{} // held by whoever writes, if writers follow each other
+	schema   string                // on Postgres
+	writing  chan struct{}         // held by whoever writes, if writers follow each other
+	failed   atomic.Pointer[error] // why the store could not be written, since the last TryWrite
 }
 
 // Open opens the database at url, creates the tables if there are none, and brings
@@ -87,6 +89,14 @@ func (s *DB) Name() string { return s.name }
 // when Write returns nil. After an error nothing has been done, or, if the
 // connection broke in the end, all of it.
 func (s *DB) Write(ctx context.Context, f func(Tx) error) error {
+	err := s.write(ctx, f)
+	if errors.Is(err, ErrFull) || errors.Is(err, ErrReadOnly) || errors.Is(err, ErrDamaged) {
+		s.failed.Store(&err)
+	}
+	return err
+}
+
+func (s *DB) write(ctx context.Context, f func(Tx) error) error {
 	if s.postgres && s.options.Lock == "" {
 		return s.transact(ctx, nil, f)
 	}
@@ -104,6 +114,28 @@ func (s *DB) Write(ctx context.Context, f func(Tx) error) error {
 		}
 		return f(tx)
 	})
+}
+
+// TryWrite writes a few bytes, which change nothing, and returns why they cannot be
+// written, or why a larger write since the last TryWrite could not: a full disk may
+// have room for a few bytes. A lock that another writer holds when ctx ends is no
+// reason.
+func (s *DB) TryWrite(ctx context.Context) error {
+	statement := "pragma user_version = 1" // SQLite does not write a row that is the same
+	if s.postgres {
+		statement = "update " + s.options.Meta + " set version = version"
+	}
+	err := s.Write(ctx, func(tx Tx) error {
+		_, err := tx.Exec(ctx, statement)
+		return err
+	})
+	if failed := s.failed.Swap(nil); failed != nil {
+		return *failed
+	}
+	if ctx.Err() != nil || errors.Is(err, ErrLocked) {
+		return nil
+	}
+	return err
 }
 
 // Read runs f on one state of the database, whatever is written meanwhile.
