@@ -62,6 +62,7 @@ BROKER_OF_restraint := redis
 BROKER_OF_service := redis
 BROKER_OF_letters := rabbitmq
 BROKER_OF_idle := rabbitmq4,kafka43,elasticmq
+BROKER_OF_worker := $(BROKER_OF_idle)
 BROKER_OF := $(or $(BROKER_OF_$(AREA)),$(filter kafka rabbitmq sqs,$(AREA)))
 
 # Lint tools are pinned in a module of their own, so that they never enter the go.mod of a user.

@@ -97,6 +97,11 @@ func Redrive(w World, cfg consumer.Config) Contender {
 // Work runs a consumer of this project with handler h for queues until ctx ends.
 // What the broker refuses or loses is logged.
 func Work(ctx context.Context, w World, cfg consumer.Config, h consumer.Handler, queues ...string) error {
+	return Watched(ctx, w, cfg, func(*consumer.Consumer) {}, h, queues...)
+}
+
+// Watched is Work, and calls watch with the consumer before that runs.
+func Watched(ctx context.Context, w World, cfg consumer.Config, watch func(*consumer.Consumer), h consumer.Handler, queues ...string) error {
 	broker, err := w.Broker()
 	if err != nil {
 		return err
@@ -113,6 +118,7 @@ func Work(ctx context.Context, w World, cfg consumer.Config, h consumer.Handler,
 	for _, queue := range queues {
 		c.Handle(queue, h)
 	}
+	watch(c)
 	return c.Run(ctx)
 }
 

@@ -170,10 +170,15 @@ func retrying(w contender.World, cfg consumer.Config) contender.Contender {
 // startWorker starts a worker. The context ends when it does; stop ends it, and
 // returns its error.
 func startWorker(ctx context.Context, w contender.World, cfg consumer.Config, queue string, h consumer.Handler) (_ context.Context, stop func() error) {
+	return startWatched(ctx, w, cfg, func(*consumer.Consumer) {}, h, queue)
+}
+
+// startWatched is startWorker, and calls watch with the consumer before that runs.
+func startWatched(ctx context.Context, w contender.World, cfg consumer.Config, watch func(*consumer.Consumer), h consumer.Handler, queue string) (_ context.Context, stop func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		err := contender.Work(ctx, w, cfg, h, queue)
+		err := contender.Watched(ctx, w, cfg, watch, h, queue)
 		cancel(fmt.Errorf("the worker ended: %w", err))
 		ended <- err
 	}()

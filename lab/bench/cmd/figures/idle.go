@@ -16,8 +16,27 @@ import (
 	"github.com/redrive-go/redrive/lab/bench/sqs"
 )
 
+// metered is a world whose broker counts what the adapter sends.
+type metered struct {
+	contender.World
+	*meter.Meter
+	broker, units string
+	asks          []string // kinds of requests that ask how much the broker has
+	goal          float64  // for those of a worker with one topic and its dead letters
+}
+
 // idle measures what a worker costs that has nothing to do, on each broker.
 func idle(context.Context) ([]figure.Measurement, func(context.Context) error, error) {
+	worlds, end, err := allMetered()
+	var all []figure.Measurement
+	for _, w := range worlds {
+		all = append(all, idler(w))
+	}
+	return all, end, err
+}
+
+// allMetered returns a world on each broker.
+func allMetered() ([]metered, func(context.Context) error, error) {
 	rabbitAddress, e1 := brokerAt(rabbitEnv)
 	kafkaAddress, e2 := brokerAt(kafkaEnv)
 	sqsAddress, e3 := brokerAt(sqsEnv)
@@ -29,18 +48,19 @@ func idle(context.Context) ([]figure.Measurement, func(context.Context) error, e
 	onRabbit.Dial = frames.Dial(meter.AMQP)
 	onKafka.Options.Dial = requests.Dial(meter.Kafka)
 	onSQS.PollWait = 0 // its default
-	return []figure.Measurement{
-			idler(onRabbit, &frames, "rabbitmq", "frames"),
-			idler(onSQS, &onSQS.Calls.Meter, "sqs", "calls"),
-			idler(onKafka, &requests, "kafka", "requests"),
+	return []metered{
+			{onRabbit, &frames, "rabbitmq", "frames", []string{"method"}, 3},
+			{onSQS, &onSQS.Calls.Meter, "sqs", "calls", []string{"GetQueueAttributes"}, 2},
+			{onKafka, &requests, "kafka", "requests", []string{"OffsetFetch", "ListOffsets"}, 6},
 		}, func(ctx context.Context) error {
 			return errors.Join(onRabbit.Close(ctx), onSQS.Close(ctx), onKafka.Close(ctx))
 		}, nil
 }
 
 // idler measures a worker with the default Config and one topic without messages,
-// when it has settled. What it sends, in units, is counted by m.
-func idler(w contender.World, m *meter.Meter, broker, units string) figure.Measurement {
+// when it has settled.
+func idler(w metered) figure.Measurement {
+	m, broker, units := w.Meter, w.broker, w.units
 	const settled, minutes = 30 * time.Second, 2
 	cpu, connections, sent := broker+"_idle_cpu_ms", broker+"_idle_connections", broker+"_idle_"+units
 	measure := func(ctx context.Context, samples *figure.Samples) error {
@@ -70,9 +90,7 @@ func idler(w contender.World, m *meter.Meter, broker, units string) figure.Measu
 			if err != nil {
 				return err
 			}
-			ctx, stop := startWorker(ctx, w, consumer.Config{}, topics[0], func(_ context.Context, m *brokers.Message) error {
-				return fmt.Errorf("message %q came from nowhere", m.ID)
-			})
+			ctx, stop := startWorker(ctx, w, consumer.Config{}, topics[0], unexpected)
 			err = pause(ctx, settled)
 			if err == nil {
 				err = measure(ctx, samples)
@@ -80,4 +98,9 @@ func idler(w contender.World, m *meter.Meter, broker, units string) figure.Measu
 			return errors.Join(err, stop())
 		},
 	}
+}
+
+// unexpected is the handler of a topic without messages.
+func unexpected(_ context.Context, m *brokers.Message) error {
+	return fmt.Errorf("message %q came from nowhere", m.ID)
 }

@@ -2,25 +2,30 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/health"
 	"github.com/redrive-go/redrive/lab/bench/internal/figure"
+	"github.com/redrive-go/redrive/metrics"
 	"github.com/redrive-go/redrive/retry/flow"
 	"github.com/redrive-go/redrive/tracing"
 )
 
 // workerArea measures what it costs to watch a worker.
 func workerArea(context.Context) ([]figure.Measurement, func(context.Context) error, error) {
-	return []figure.Measurement{
+	worlds, end, err := allMetered()
+	all := []figure.Measurement{
 		{Name: "tracing", Run: traced, Figures: []*figure.Figure{
 			figure.AtMost("off_allocs", "allocs/message", 0),
 			figure.AtMost("unsampled_allocs", "allocs/message", 6),
@@ -29,7 +34,66 @@ func workerArea(context.Context) ([]figure.Measurement, func(context.Context) er
 			figure.Reported("sampled_ratio", "ratio"),
 		}},
 		{Name: "status", Run: status, Figures: []*figure.Figure{figure.AtMost("status_us", "µs", 100)}},
-	}, nil, nil
+	}
+	for _, w := range worlds {
+		all = append(all, scraped(w))
+	}
+	return all, end, err
+}
+
+// scraped counts the calls by which a worker asks its broker how much that has. There
+// is a scrape each 5 s, for two of the intervals in which the worker asks once.
+func scraped(w metered) figure.Measurement {
+	const every, interval, intervals = 5 * time.Second, 30 * time.Second, 2
+	name := w.broker + "_calls_per_scrape_interval"
+	return figure.Measurement{
+		Name:    w.broker + "_scrape",
+		Figures: []*figure.Figure{figure.AtMost(name, "calls", w.goal)},
+		Run: func(ctx context.Context, s *figure.Samples) error {
+			topics, err := w.Fill(ctx, 0, "scraped")
+			if err != nil {
+				return err
+			}
+			m, err := metrics.New(metrics.Topic{Name: topics[0]})
+			if err != nil {
+				return err
+			}
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(m)
+			var worker *consumer.Consumer
+			started := make(chan struct{})
+			ctx, stop := startWatched(ctx, w, consumer.Config{Observers: []consumer.Observer{m}}, func(c *consumer.Consumer) {
+				m.Follow(c)
+				worker = c
+				close(started)
+			}, unexpected, topics[0])
+			select {
+			case <-started:
+			case <-ctx.Done():
+				return errors.Join(context.Cause(ctx), stop())
+			}
+			for worker.Status().State != health.Running && err == nil {
+				err = pause(ctx, every)
+			}
+			began := time.Time{}
+			for err == nil && (began.IsZero() || time.Since(began) < intervals*interval) {
+				if _, err = registry.Gather(); err == nil {
+					err = pause(ctx, every)
+				}
+				if began.IsZero() { // after the first ask, which may have opened a connection
+					w.Take()
+					began = time.Now()
+				}
+			}
+			sent, asks := w.Take(), 0
+			for _, kind := range w.asks {
+				asks += sent[kind]
+			}
+			figure.Note("%s, in %v with a scrape each %v: %v", w.broker, intervals*interval, every, sent)
+			s.Add(name, float64(asks)/intervals)
+			return errors.Join(err, stop())
+		},
+	}
 }
 
 // traced compares the pipeline with a Tracer and without, alternating. What a Tracer
