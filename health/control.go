@@ -1,7 +1,7 @@
 package health
 
 import (
-	"crypto/sha256"
+	"cmp"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -48,25 +48,20 @@ type ByHand struct {
 
 // String is b on one line.
 func (b ByHand) String() string {
-	text := "tenant " + b.Tenant
-	if b.Topic != "" {
-		text = "topic " + b.Topic
-	} else if b.Dependency != "" {
-		text = "dependency " + b.Dependency
+	end := ", without an end"
+	if !b.Until.IsZero() {
+		end = ", until " + b.Until.UTC().Format(time.RFC3339)
 	}
-	text += ", since " + b.Since.UTC().Format(time.RFC3339)
-	if b.Until.IsZero() {
-		text += ", without an end"
-	} else {
-		text += ", until " + b.Until.UTC().Format(time.RFC3339)
+	return cmp.Or(after("topic ", b.Topic), after("dependency ", b.Dependency), "tenant "+b.Tenant) +
+		", since " + b.Since.UTC().Format(time.RFC3339) + end + after(", by ", b.By) + after(": ", b.Why)
+}
+
+// after is text with words before it, if there is text.
+func after(words, text string) string {
+	if text == "" {
+		return ""
 	}
-	if b.By != "" {
-		text += ", by " + b.By
-	}
-	if b.Why != "" {
-		text += ": " + b.Why
-	}
-	return text
+	return words + text
 }
 
 const (
@@ -74,6 +69,11 @@ const (
 	textMost   = 200                 // bytes of a parameter
 	formMost   = 1 << 13             // bytes of a body
 	pauseMost  = 31 * 24 * time.Hour // for a pause with an end
+
+	// The parameters of actions, for order and for people.
+	whatOf = "topic=NAME|dependency=NAME|tenant=NAME"
+	endOf  = " for=30m|until=2026-01-31T15:04:05Z|forever=true"
+	whoOf  = " by=NAME? why=TEXT?"
 )
 
 // control adds the actions to mux, if there is a token.
@@ -85,7 +85,7 @@ func (o Options) control(mux *http.ServeMux, w Worker) {
 	if !ok || len(o.Token) < tokenLeast {
 		panic(fmt.Sprintf("health: Options.Token has %d bytes and is for a %T: it must have %d or more, as openssl rand -hex 32 prints, and be for a Controlled", len(o.Token), w, tokenLeast))
 	}
-	action := func(path, known string, do func(p ByHand, id string) error) {
+	action := func(path, takes string, do func(p ByHand, id string) error) {
 		mux.HandleFunc("POST "+path, func(rw http.ResponseWriter, r *http.Request) {
 			if !o.admits(r) {
 				rw.Header().Set("WWW-Authenticate", "Bearer")
@@ -93,24 +93,24 @@ func (o Options) control(mux *http.ServeMux, w Worker) {
 				return
 			}
 			r.Body = http.MaxBytesReader(rw, r.Body, formMost)
-			p, id, err := order(r, strings.Fields(known), time.Now())
+			p, id, err := order(r, takes, time.Now())
 			code := http.StatusBadRequest
 			if err == nil {
 				err, code = do(p, id), http.StatusConflict
 			}
-			if errors.Is(err, ErrUnknown) {
-				code = http.StatusNotFound
-			}
-			if err != nil {
+			switch {
+			case err == nil:
+				w.Status().write(rw, r)
+			case errors.Is(err, ErrUnknown):
+				http.Error(rw, err.Error(), http.StatusNotFound)
+			default:
 				http.Error(rw, err.Error(), code)
-				return
 			}
-			w.Status().write(rw, r)
 		})
 	}
-	action("/pause", "topic dependency tenant for until forever by why", func(p ByHand, _ string) error { return c.Pause(p) })
-	action("/resume", "topic dependency tenant", func(p ByHand, _ string) error { return c.Resume(p) })
-	action("/skip", "topic id by why", func(p ByHand, id string) error { return c.Skip(p.Topic, id, strings.Trim(p.By+": "+p.Why, ": ")) })
+	action("/pause", whatOf+endOf+whoOf, func(p ByHand, _ string) error { return c.Pause(p) })
+	action("/resume", whatOf, func(p ByHand, _ string) error { return c.Resume(p) })
+	action("/skip", "topic=NAME id=ID"+whoOf, func(p ByHand, id string) error { return c.Skip(p.Topic, id, strings.Trim(p.By+": "+p.Why, ": ")) })
 	action("/drain", "", func(ByHand, string) error { return c.Drain() })
 }
 
@@ -118,58 +118,45 @@ func (o Options) control(mux *http.ServeMux, w Worker) {
 // another token is right.
 func (o Options) admits(r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	given, want := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(o.Token))
-	return subtle.ConstantTimeCompare(given[:], want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
+	return subtle.ConstantTimeCompare([]byte(token), []byte(o.Token)) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// order returns what r asks for at now. Known are the parameters of the action.
-func order(r *http.Request, known []string, now time.Time) (p ByHand, id string, err error) {
+// order returns what r asks for at now. Takes are groups of parameters: r has one of
+// each, and one at most of a group that ends in a question mark.
+func order(r *http.Request, takes string, now time.Time) (p ByHand, id string, err error) {
 	if err := r.ParseForm(); err != nil {
 		return p, "", err
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Form)) {
-		text := strings.Join(r.Form[name], "\n")
-		if !slices.Contains(known, name) {
-			return p, "", fmt.Errorf("there is no parameter %q here, but %q", name, known)
+	unknown := maps.Clone(r.Form)
+	for group := range strings.FieldsSeq(takes) {
+		group, optional := strings.CutSuffix(group, "?")
+		var given []string
+		for parameter := range strings.SplitSeq(group, "|") {
+			name, _, _ := strings.Cut(parameter, "=")
+			given = append(given, unknown[name]...)
+			delete(unknown, name)
 		}
-		if text == "" || len(text) > textMost || strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) {
-			return p, "", fmt.Errorf("%s must be there once, and have up to %d bytes that print", name, textMost)
+		if len(given) > 1 || len(given) == 0 && !optional || slices.ContainsFunc(given, unfit) {
+			err = fmt.Errorf("give one %s, with up to %d bytes that print", strings.ReplaceAll(group, "|", " or "), textMost)
 		}
 	}
-	p = ByHand{Topic: r.Form.Get("topic"), Dependency: r.Form.Get("dependency"), Tenant: r.Form.Get("tenant"), By: r.Form.Get("by"), Why: r.Form.Get("why")}
-	given := func(names ...string) (n int) {
-		for _, name := range names {
-			n += len(r.Form[name])
+	for name := range unknown {
+		err = fmt.Errorf("there is no parameter %q here, but %q", name, takes)
+	}
+	f := r.Form
+	p = ByHand{Topic: f.Get("topic"), Dependency: f.Get("dependency"), Tenant: f.Get("tenant"), By: f.Get("by"), Why: f.Get("why")}
+	if err == nil && strings.Contains(takes, endOf) && f.Get("forever") != "true" {
+		length, wrong := time.ParseDuration(f.Get("for"))
+		if p.Until = now.Add(length); f.Has("until") {
+			p.Until, wrong = time.Parse(time.RFC3339, f.Get("until"))
 		}
-		return n
+		if left := p.Until.Sub(now); wrong != nil || left <= 0 || left > pauseMost {
+			err = fmt.Errorf("%q is not an end from now to %s from now: it is %s at this worker, and for=30m needs no clock", f.Get("for")+f.Get("until")+f.Get("forever"), pauseMost, now.UTC().Format(time.RFC3339))
+		}
 	}
-	switch id = r.Form.Get("id"); {
-	case slices.Contains(known, "tenant") && given("topic", "dependency", "tenant") != 1:
-		err = errors.New("name one topic, one dependency or one tenant, such as topic=orders")
-	case slices.Contains(known, "id") && given("topic", "id") != 2:
-		err = errors.New("name the topic and the id of a message")
-	case slices.Contains(known, "for") && given("for", "until", "forever") != 1:
-		err = errors.New("say how long, by one of for=30m, until=2026-01-31T15:04:05Z and forever=true")
-	case given("for", "until", "forever") == 1:
-		p.Until, err = end(r.Form.Get("for"), r.Form.Get("until"), r.Form.Get("forever"), now)
-	}
-	return p, id, err
+	return p, f.Get("id"), err
 }
 
-// end returns when a pause ends, by the one parameter that is set.
-func end(length, until, forever string, now time.Time) (at time.Time, err error) {
-	if forever == "true" {
-		return at, nil
-	}
-	if until != "" {
-		at, err = time.Parse(time.RFC3339, until)
-	} else {
-		var d time.Duration
-		d, err = time.ParseDuration(length)
-		at = now.Add(d)
-	}
-	if left := at.Sub(now); err != nil || left <= 0 || left > pauseMost {
-		return at, fmt.Errorf("%q is not an end from now to %s from now: it is %s at this worker, and for=30m needs no clock", length+until+forever, pauseMost, now.UTC().Format(time.RFC3339))
-	}
-	return at, nil
+func unfit(text string) bool {
+	return text == "" || len(text) > textMost || strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) })
 }

@@ -101,8 +101,8 @@ func TestActionsNeedTheToken(t *testing.T) {
 
 func TestActionsRefuseParameters(t *testing.T) {
 	for target, want := range map[string]string{
-		"/pause?topic=orders":                                        "say how long",
-		"/pause?topic=orders&for=1h&forever=true":                    "say how long",
+		"/pause?topic=orders":                                        "give one for=30m or until=",
+		"/pause?topic=orders&for=1h&forever=true":                    "give one for=30m or until=",
 		"/pause?topic=orders&for=-1h":                                "is not an end",
 		"/pause?topic=orders&for=0s":                                 "is not an end",
 		"/pause?topic=orders&for=1000h":                              "is not an end",
@@ -111,17 +111,17 @@ func TestActionsRefuseParameters(t *testing.T) {
 		"/pause?topic=orders&forever=yes":                            "is not an end",
 		"/pause?topic=orders&until=14:00":                            "is not an end",
 		"/pause?topic=orders&until=2001-01-01T00:00:00Z":             " at this worker, and for=30m needs no clock",
-		"/pause?for=1h":                                              "name one topic",
-		"/pause?topic=orders&tenant=a&for=1h":                        "name one topic",
-		"/pause?topic=orders&topic=mails&for=1h":                     "topic must be there once",
-		"/pause?topic=&for=1h":                                       "topic must be there once",
+		"/pause?for=1h":                                              "give one topic=NAME or dependency=",
+		"/pause?topic=orders&tenant=a&for=1h":                        "give one topic=NAME or dependency=",
+		"/pause?topic=orders&topic=mails&for=1h":                     "give one topic=NAME",
+		"/pause?topic=&for=1h":                                       "give one topic=NAME",
 		"/pause?topic=orders&fr=1h":                                  `no parameter "fr"`,
 		"/pause?topic=orders&for=1h&why=%1b[31m":                     "bytes that print",
 		"/pause?topic=orders&for=1h&why=" + strings.Repeat("x", 201): "up to 200 bytes",
-		"/resume":                 "name one topic",
+		"/resume":                 "give one topic=NAME or dependency=",
 		"/resume?topic=a&for=1h":  `no parameter "for"`,
-		"/skip?topic=orders":      "name the topic and the id",
-		"/skip?id=1":              "name the topic and the id",
+		"/skip?topic=orders":      "give one ",
+		"/skip?id=1":              "give one ",
 		"/drain?topic=orders":     `no parameter "topic"`,
 		"/pause?topic=%zz&for=1h": "invalid URL escape",
 	} {
@@ -189,7 +189,7 @@ func FuzzOrder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		r := httptest.NewRequest("POST", "/pause", strings.NewReader(query))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		p, _, err := order(r, strings.Fields("topic dependency tenant for until forever by why"), now)
+		p, _, err := order(r, whatOf+endOf+whoOf, now)
 		if err != nil {
 			return
 		}

@@ -1,6 +1,11 @@
 package health
 
-import "time"
+import (
+	_ "embed"
+	"strings"
+	"text/template"
+	"time"
+)
 
 // Status describes a worker at one moment. Unknown times are zero.
 type Status struct {
@@ -119,4 +124,37 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	*d = Duration(v)
 	return err
+}
+
+// String is s for people.
+func (s Status) String() string { return s.text("page") }
+
+// text is a part of the page.
+func (s Status) text(part string) string {
+	var b strings.Builder
+	t := template.Must(template.New("").Funcs(template.FuncMap{
+		"for": func(t time.Time) string { return brief(s.At.Sub(t)) },
+		"in":  func(t time.Time) string { return brief(max(0, t.Sub(s.At))) },
+		"ago": func(t time.Time) string {
+			if t.IsZero() {
+				return "never"
+			}
+			return brief(s.At.Sub(t)) + " ago"
+		},
+	}).Parse(parts))
+	if err := t.ExecuteTemplate(&b, part, s); err != nil {
+		b.WriteString(err.Error())
+	}
+	return b.String()
+}
+
+//go:embed status.tmpl
+var parts string
+
+// brief rounds d for people.
+func brief(d time.Duration) string {
+	if d < time.Minute {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
 }
