@@ -146,6 +146,7 @@ func (c *Consumer) Run(ctx context.Context) (err error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	p := newPipeline(life, c, source)
+	p.told = ctx.Err
 	p.start()
 	c.enter(health.Running, p, nil)
 	p.log.started(c, p.caps.Findings)

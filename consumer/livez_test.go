@@ -131,6 +131,30 @@ func TestLivezSeesEachFrozenLoop(t *testing.T) {
 	}
 }
 
+// A worker that is told to stop is not ready, though its receive loop does not see it.
+func TestFrozenWorkerThatIsToldToStopIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, cfg, f := newTap(memory.Options{}), quiet(), newFreezer()
+		f.on(&cfg, consumer.EventReceived)
+		publish(t, broker.Broker, "orders", "well")
+		var c *consumer.Consumer
+		w := start(t, broker, cfg, func(made *consumer.Consumer) {
+			c = made
+			c.Handle("orders", failing(nil))
+		})
+		time.Sleep(time.Second)
+		if code, body := probed(t, health.Handler(c), "/readyz"); code != http.StatusOK || f.frozen().IsZero() {
+			t.Errorf("before: %d %s, frozen at %v", code, body, f.frozen())
+		}
+		w.stop()
+		if code, body := probed(t, health.Handler(c), "/readyz"); code != http.StatusServiceUnavailable || body != "draining\n" {
+			t.Errorf("told to stop: %d %s, want that it drains", code, body)
+		}
+		close(f.thaw)
+		w.mustShutdown()
+	})
+}
+
 // sees probes every 5 s, until /livez names the loop, and thaws f.
 func sees(t *testing.T, h http.Handler, f *freezer, loop string, within time.Duration) {
 	t.Helper()

@@ -68,6 +68,7 @@ type lifetime struct {
 	began    time.Time
 	stages   sync.WaitGroup // keeper and senders
 	draining atomic.Bool    // written under the mu of the pipeline
+	told     func() error   // not nil when the worker was told to stop, though the receive loop may not have seen it
 	pulses   pulses
 }
 

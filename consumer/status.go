@@ -31,6 +31,9 @@ func (c *Consumer) Status() health.Status {
 	if p == nil {
 		return s
 	}
+	if s.State == health.Running && p.told() != nil {
+		s.State, s.Since = health.Draining, time.Time{}
+	}
 	p.intake.prove(now)
 	s.Loops, s.ByHand = p.pulses.late(now), p.control.list()
 	s.Broker = p.connection()

@@ -102,8 +102,8 @@ func TestProbes(t *testing.T) {
 				since := k.when("frozen")[0]
 				within(t, "restart", k.when(byLiveness)[0], since+loopFor, since+loopFor+patience(c.LivenessProbe)+seconds(c.LivenessProbe.TimeoutSeconds))
 			}},
-		{name: "the receive loop freezes", lasts: 20 * time.Minute, frozen: "receive", // it does not see SIGTERM
-			want: map[string]int{started: 2, nowReady: 2, readyInADrain: 1, livezFails: failures, byLiveness: 1, killed: 1},
+		{name: "the receive loop freezes", lasts: 20 * time.Minute, frozen: "receive",
+			want: map[string]int{started: 2, nowReady: 2, nowUnready: 1, livezFails: failures, byLiveness: 1, killed: 1},
 			holds: func(t *testing.T, k *kubelet) {
 				since := k.when("frozen")[0]
 				within(t, "restart", k.when(byLiveness)[0], since+loopFor, since+loopFor+patience(c.LivenessProbe)+seconds(c.LivenessProbe.TimeoutSeconds))
