@@ -196,6 +196,7 @@ func bugs() []bug {
 				st.Action = brokers.Release
 			}
 		})}, []promise{promiseSettlement}},
+		{"pauses and skips by hand do nothing", rig{control: func() error { return nil }}, []promise{promiseByHand}},
 		{"attempts are not counted", rig{above: change(brokers.Retry, func(st *brokers.Settlement) { st.Meta.Attempt = 0 })}, []promise{promiseCount}},
 		{"throttles are not counted", rig{above: change(brokers.Retry, func(st *brokers.Settlement) { st.Meta.Throttles = 0 })}, []promise{promiseCount}},
 		{"a retry is due too early", rig{above: change(brokers.Retry, func(st *brokers.Settlement) {

@@ -34,6 +34,7 @@ const (
 	promiseContrast   promise = "a pause needs contrast"
 	promisePace       promise = "retries are paced"
 	promiseEvents     promise = "observers are told what happens"
+	promiseByHand     promise = "what a person has paused or skipped does not start"
 )
 
 // violation is a promise that was broken.
@@ -151,6 +152,8 @@ type life struct {
 	burying                        map[*fate]int  // on their way
 	lanes                          map[string]int // the last to start, by topic and key
 	busy                           map[string]*delivery
+	hands                          map[string]*hand // pauses by hand, by what is paused
+	skips                          map[*fate]*skip  // by hand
 }
 
 // checker goes through the events in order.
@@ -244,6 +247,8 @@ func (c *checker) take(e *event) {
 	case paused:
 		c.takePaused(e)
 	case resumed:
+	case pauseAsked, pausedByHand, resumedByHand, skipAsked, skippedByHand:
+		c.takeByHand(e)
 	case ousted:
 		c.sever(c.workers[e.Worker])
 	case overdue:

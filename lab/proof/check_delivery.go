@@ -173,6 +173,7 @@ func (c *checker) takeStarted(e *event, d *delivery) {
 	}
 	c.startPaced(d, e)
 	c.startCount(d, e)
+	c.startsByHand(d)
 	if d.due = max(d.due, e.Due); e.At < d.due {
 		c.early++
 		c.violate(promiseEarly, f.id, "was due at %v and started %v before", d.due, d.due-e.At)
@@ -239,7 +240,7 @@ func (c *checker) startLane(d *delivery) {
 		return
 	}
 	key, w := d.topic.name+"\x00"+m.Key, d.worker
-	if busy := w.busy[key]; busy != nil && busy != d && busy.running {
+	if busy := w.busy[key]; busy != nil && busy != d && busy.running && !busy.isSkipped() {
 		c.misplace(d.fate.id, busy.fate.id, "is run beside %s of the same key, by the same worker", busy.fate.id)
 	}
 	if last := w.lanes[key]; last > d.order {
@@ -251,7 +252,7 @@ func (c *checker) startLane(d *delivery) {
 	}
 	for _, f := range c.keys[key] {
 		for _, other := range f.open {
-			held := other.running && !other.excused && !other.freed && other.low > c.now && other.worker.crashed == 0
+			held := other.running && !other.isSkipped() && !other.excused && !other.freed && other.low > c.now && other.worker.crashed == 0
 			if held && !f.doubt && f != d.fate {
 				c.misplace(d.fate.id, f.id, "is run beside %s of the same key, by workers %d and %d", f.id, w.number, other.worker.number)
 			}
@@ -271,6 +272,7 @@ func (c *checker) takeEnded(e *event, d *delivery) {
 	for _, why := range causes {
 		d.next = append(d.next, c.judge(d, e, why)...)
 	}
+	c.skippedOrBeside(d)
 	c.report(d, e)
 	uncounted := func(j judgement) bool { return !j.counted && !j.acks }
 	if slices.ContainsFunc(d.next, uncounted) {
@@ -375,11 +377,11 @@ func (c *checker) takeSettling(e *event, d *delivery) {
 }
 
 func (c *checker) mayAck(d *delivery) {
-	f, refused := d.fate, d.runs == 0 && d.refused()
+	f, refused := d.fate, d.runs == 0 && d.refused() || d.isSkipped()
 	acks := func(j judgement) bool { return j.acks }
 	dies := func(j judgement) bool { return j.dies }
 	switch {
-	case d.running:
+	case d.running && !d.isSkipped():
 		c.violate(promiseSettlement, f.id, "is acked while its handler runs")
 	case slices.ContainsFunc(d.next, acks):
 	case !refused && !slices.ContainsFunc(d.next, dies):
@@ -463,7 +465,7 @@ func (c *checker) mayRelease(d *delivery) {
 			c.violate(promiseSettlement, f.id, "is released while its handler runs")
 		}
 	case d.runs == 0:
-		if !w.halting() && !c.hasTurns(d) { // whose dependency is down, and so that they keep their order
+		if !w.halting() && !c.hasTurns(d) && !d.pausedFor() { // whose dependency is down, and so that they keep their order
 			c.violate(promiseSettlement, f.id, "is released without a reason")
 		}
 	case !late && !slices.ContainsFunc(d.next, may):
@@ -539,6 +541,9 @@ func (c *checker) takeBurying(e *event) {
 	}
 	if d := c.story(e); d != nil {
 		d.buried = true
+		if d.running { // and its handler may succeed
+			f.disturbed++
+		}
 	}
 	c.workers[e.Worker].burying[f]++
 }
@@ -564,7 +569,7 @@ func (c *checker) takeBuried(e *event) {
 func (c *checker) story(e *event) *delivery {
 	var near *delivery
 	for _, d := range c.fate(e.ID).deliveries {
-		if d.worker.number != e.Worker || d.running || d.settled || d.buried && d.asked > 0 {
+		if d.worker.number != e.Worker || d.running && !d.isSkipped() || d.settled || d.buried && d.asked > 0 {
 			continue
 		}
 		if d.diesOf(death{e.Note, e.Attempt, e.Abandoned}, e.Throttles) {
@@ -599,6 +604,9 @@ func (d *delivery) diesOf(of death, throttles int) bool {
 	if d.runs == 0 && of.Attempt == d.attempt && d.refusedFor(of.Reason) {
 		return true
 	}
+	if d.running && of.Reason == reasonSkipped && of.Attempt == d.attempt+1 { // its handler ignores that
+		return d.isSkipped()
+	}
 	return slices.ContainsFunc(d.next, func(j judgement) bool {
 		return j.dies && of.Reason == j.reason && of.Attempt == j.attempt && throttles == min(j.throttles, mostCounted)
 	})
@@ -620,6 +628,8 @@ func (d *delivery) refusedFor(reason string) bool {
 		return d.oversize()
 	case "exhausted", "poison":
 		return d.exhausted()
+	case reasonSkipped:
+		return d.isSkipped()
 	case reasonAmbiguous:
 		return d.exhausted() && d.topic.noRepeat
 	}

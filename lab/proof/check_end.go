@@ -41,7 +41,7 @@ const busyMachine = 20 * time.Second
 func newLife(e *event, crashLimit int) *life {
 	return &life{number: e.Worker, up: e.At, drain: e.Delay, concurrency: e.Attempt, crashLimit: crashLimit,
 		running: map[*topic]int{}, dependencies: map[string]*dependency{}, letters: map[*fate]int{}, burying: map[*fate]int{},
-		lanes: map[string]int{}, busy: map[string]*delivery{}}
+		lanes: map[string]int{}, busy: map[string]*delivery{}, hands: map[string]*hand{}, skips: map[*fate]*skip{}}
 }
 
 // takeClosing gives back what a worker still holds. What its handlers have

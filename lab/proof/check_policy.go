@@ -179,7 +179,7 @@ func (c *checker) decide(d *delivery, p retry.Policy, v classify.Verdict, number
 // dependency is that of a topic, as one worker saw it.
 type dependency struct {
 	runs      []reported
-	contrasts bool          // practically nothing has succeeded at some time
+	contrasts bool          // practically nothing has succeeded at some time, or a person has paused it
 	lasts     time.Duration // what failures say, after runs that timed out
 
 	delivered, retried, refunded int // by its budget
@@ -378,6 +378,9 @@ func (c *checker) sentToWait(d *delivery, e *event) bool {
 	if d.first == 0 {
 		limit = min(limit, 2*time.Minute) // it needs no token
 	}
+	if d.pausedFor() {
+		limit = max(limit, 10*time.Minute)
+	}
 	waits := e.Due > d.due+p.rounding && c.now+p.rounding >= d.due
 	if waits && e.Due > c.now+limit {
 		c.violate(promiseLate, d.fate.id, "waits for %v without a failure, allowed are %v", e.Due-c.now, limit)
@@ -392,7 +395,7 @@ func (c *checker) diesLater(d *delivery, e *event) {
 	const least, first, most = 2 * time.Second, 10 * time.Second, 3 * time.Minute
 	limit := or(d.topic.policy.MaxAttempts, 10)
 	switch since, slack := max(d.ended, d.received), c.scenario.pace.slack+c.scenario.pace.rounding; {
-	case d.running || !d.diesOf(e.Death, e.Throttles):
+	case d.running && !d.isSkipped() || !d.diesOf(e.Death, e.Throttles):
 		c.violate(promiseLetter, d.fate.id, "is sent to wait for its dead letter as %+v, the ledger says %+v, or before %+v", e.Death, d.next, d.got.death)
 	case e.Attempt != max(e.Death.Attempt, limit):
 		c.violate(promiseLetter, d.fate.id, "waits for its dead letter with attempt %d of %d, so that another worker may run it", e.Attempt, limit)

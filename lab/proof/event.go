@@ -15,34 +15,39 @@ import (
 type kind uint8
 
 const (
-	sent      kind = iota // the producer is about to publish
-	confirmed             // the broker said that it is durable
-	unsent                // the publish failed, see Err
-	received              // a delivery came out of Receive
-	started               // a handler run starts
-	ended                 // a handler run is about to return
-	decided               // the consumer told its observer what it decided
-	settling              // the consumer asks for a settlement
-	settled               // its result
-	extended              // the result of an extension
-	burying               // the consumer publishes a dead letter
-	buried                // its result
-	faulted               // the broker was made to fail
-	up                    // a worker starts
-	stopping              // a worker is told to stop
-	crashed               // a worker is killed
-	closing               // the consumer closes its source
-	down                  // Run has returned
-	overdue               // the run was given up: messages are left
-	ousted                // the session of a worker has ended
-	paused                // the consumer told its observer that single runs try out what Note names
-	resumed               // and that it serves again
+	sent          kind = iota // the producer is about to publish
+	confirmed                 // the broker said that it is durable
+	unsent                    // the publish failed, see Err
+	received                  // a delivery came out of Receive
+	started                   // a handler run starts
+	ended                     // a handler run is about to return
+	decided                   // the consumer told its observer what it decided
+	settling                  // the consumer asks for a settlement
+	settled                   // its result
+	extended                  // the result of an extension
+	burying                   // the consumer publishes a dead letter
+	buried                    // its result
+	faulted                   // the broker was made to fail
+	up                        // a worker starts
+	stopping                  // a worker is told to stop
+	crashed                   // a worker is killed
+	closing                   // the consumer closes its source
+	down                      // Run has returned
+	overdue                   // the run was given up: messages are left
+	ousted                    // the session of a worker has ended
+	paused                    // the consumer told its observer that single runs try out what Note names
+	resumed                   // and that it serves again
+	pauseAsked                // a person asks a worker for a pause of what Note names
+	pausedByHand              // and has it
+	resumedByHand             // a person ends it
+	skipAsked                 // a person asks a worker to skip a message
+	skippedByHand             // and it does
 )
 
 var kindNames = [...]string{"sent", "confirmed", "not confirmed", "received", "handler starts", "handler ends",
 	"decided", "settle", "settle result", "extend result", "dead letter", "dead letter result", "FAULT", "worker up",
 	"worker told to stop", "worker KILLED", "source closing", "worker down", "OVERDUE",
-	"session over", "PAUSED", "resumed"}
+	"session over", "PAUSED", "resumed", "pause asked for by hand", "paused by hand", "resumed by hand", "skip asked for by hand", "skipped by hand"}
 
 // event is one line of the ledger. Times are counted from the start of the
 // run, so that lines of several processes can be merged.

@@ -19,6 +19,7 @@ type run struct {
 	rig      rig
 	trap     *trap // of a worker that is a process
 	kills    atomic.Int64
+	current  []atomic.Pointer[worker] // by slot
 	workers  sync.WaitGroup
 	handlers sync.WaitGroup // some go on after their worker is gone
 }
@@ -42,10 +43,12 @@ func playMemory(ctx context.Context, s *scenario, l *ledger, g rig) *record {
 	defer b.Close(ctx)
 	r := &run{scenario: s, ledger: l, rig: g, connect: func() brokers.Broker { return &memoryLink{Broker: b} }}
 	r.kills.Store(int64(s.kills))
+	r.current = make([]atomic.Pointer[worker], len(s.slots))
 	stop := make(chan struct{})
 	for i := range s.slots {
 		r.workers.Go(func() { r.supervise(ctx, i, stop) })
 	}
+	r.workers.Go(func() { r.controlAll(ctx) })
 	producer := newWitness(g.under(s, r.connect()), l, s, 0)
 	for _, c := range s.calls {
 		r.produce(ctx, producer, c)
@@ -140,11 +143,19 @@ func (r *run) supervise(ctx context.Context, slot int, stop <-chan struct{}) {
 	}
 	for {
 		w := r.newWorker(&r.scenario.slots[slot])
+		r.current[slot].Store(w)
 		life, cancel := context.WithCancel(ctx)
 		r.workers.Go(func() {
 			defer cancel()
 			w.work(life)
 		})
+		crash := func() {
+			w.crash()
+			r.workers.Go(func() { // a worker of which all is paused by hand asks its broker for nothing
+				<-stop
+				cancel()
+			})
+		}
 		next := incident{at: 1 << 62}
 		if len(mine) > 0 {
 			next = mine[0]
@@ -158,13 +169,13 @@ func (r *run) supervise(ctx context.Context, slot int, stop <-chan struct{}) {
 		case <-timer.C:
 			mine = mine[1:]
 			if next.crash {
-				w.crash()
+				crash()
 			} else {
 				w.stop(cancel)
 			}
 			wait(ctx, next.pause)
 		case <-w.killed:
-			w.crash()
+			crash()
 		case <-w.done: // nobody asked for that: the checker will tell
 			wait(ctx, time.Second)
 		}

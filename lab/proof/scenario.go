@@ -32,6 +32,7 @@ type scenario struct {
 	calls     []call
 	slots     []slot
 	incidents []incident
+	controls  []control // by hand
 	faults    faultPlan
 	outageEnd time.Duration // of the environment
 	kills     int           // how many workers the handlers may take with them
@@ -174,6 +175,10 @@ func newScenario(seed uint64, n int, p pace) *scenario {
 	d.incidents(s)
 	s.faults = d.faults(s)
 	s.limit = s.calm + d.longest(s)
+	if p.slack == 0 {
+		byHand := dice{rand.New(rand.NewPCG(seed, 1)), p}
+		s.controls = byHand.controls(s)
+	}
 	return s
 }
 

@@ -20,6 +20,7 @@ type rig struct {
 	below   func(s *scenario, b brokers.Broker) brokers.Broker // between the ledger and the broker
 	handler func(consumer.Handler) consumer.Handler            // between the consumer and the handler
 	config  func(*consumer.Config, []topic)
+	control func() error // instead of what a person asks for
 }
 
 // worker is one life of a consumer.
@@ -33,6 +34,8 @@ type worker struct {
 	dying  atomic.Bool
 	asked  atomic.Bool // to stop
 	done   chan struct{}
+
+	consumer atomic.Pointer[consumer.Consumer]
 }
 
 func (r *run) newWorker(sl *slot) *worker {
@@ -98,6 +101,7 @@ func (w *worker) consume(ctx context.Context) error {
 	for i := range topics {
 		w.register(c, &topics[i])
 	}
+	w.consumer.Store(c)
 	return c.Run(ctx)
 }
 
