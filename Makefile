@@ -99,6 +99,12 @@ monitoring: ## Watch make demo with Prometheus, and fail if a panel of the dashb
 	$(GO) build -o bin/ ./operate/cmd/redrive ./operate/cmd/redrive/demo
 	$(GO) -C tools run ./monitoring -live bin
 
+.PHONY: keda
+keda: ## Hold the manifests for KEDA against its own types, which bring 500 packages along
+	GOWORK=off $(GO) -C tools/keda mod tidy -diff
+	GOWORK=off $(GO) -C tools/keda vet ./...
+	GOWORK=off $(GO) -C tools/keda test -count=1 ./...
+
 ##@ Develop
 .PHONY: test
 test: ## Run all tests, on the newest real broker of each product too (REDRIVE_NIGHTLY=true: on all versions)
@@ -123,7 +129,7 @@ NIGHTLY := CI=true REDRIVE_NIGHTLY=true $(BROKERS) run $(MAKE) --no-print-direct
 
 .PHONY: nightly-brokers
 nightly-brokers: ## One half: check on all versions of the brokers, cut connections, kills, attacks, clusters, dashboards
-	$(NIGHTLY) check on-fakes faults custody service attack cluster monitoring
+	$(NIGHTLY) check on-fakes faults custody service attack cluster monitoring keda
 
 .PHONY: nightly-simulations
 nightly-simulations: ## The other half: planted bugs, scenarios, fuzzing, the race detector, oldest SDKs, other systems

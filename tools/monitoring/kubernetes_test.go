@@ -33,7 +33,8 @@ func TestWorkerManifest(t *testing.T) {
 }
 
 // scaledObject has the fields of KEDA's ScaledObject, v1alpha1, that manifests here may
-// use. The types of KEDA itself bring all of its controller along.
+// use. The types of KEDA itself bring all of its controller along: make keda
+// holds the manifests against them.
 type scaledObject struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
