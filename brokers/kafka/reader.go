@@ -252,7 +252,7 @@ func (r *reader) room() room {
 // ctx goes on. During a pause the log may have been made anew.
 func (r *reader) waitForRoom(ctx context.Context) bool {
 	var paused time.Time
-	for ctx.Err() == nil {
+	for waited := false; ctx.Err() == nil; waited = true {
 		r.mu.Lock()
 		rests := r.halted == len(r.lanes)
 		full := r.bytes >= r.memory.buffer || r.delayed != nil && r.delayed.full()
@@ -264,6 +264,9 @@ func (r *reader) waitForRoom(ctx context.Context) bool {
 			r.stand(!rests)
 		} else {
 			r.unsure = r.unsure || !paused.IsZero() && time.Since(paused) >= longPause
+			if waited { // at its end, no fetch would say so: it returns when there is a record
+				r.stand(false)
+			}
 			return true
 		}
 		r.source.fetches.rests(r.partition)

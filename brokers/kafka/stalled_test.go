@@ -76,22 +76,27 @@ func TestStalledPartition(t *testing.T) {
 }
 
 // A partition of which nothing is taken stalls when no more fits its buffer, whatever
-// the last fetch said of its end.
+// the last fetch said of its end. When all is taken, it stalls no longer, though no
+// further record comes.
 func TestFullPartitionIsStalled(t *testing.T) {
-	onStub(t, func(s *stub) {
-		limits := kafka.UsualLimits
-		limits.Buffer = 1000
-		s.limits = &limits
-		s.log = []batch{{records: numbered(0, 100)}}
-	}, func(s *stub) {
-		s.sleep(5 * time.Minute)
-		if all := s.stalledFor(); len(all) != 1 || all[0] < 4*time.Minute {
-			t.Errorf("nothing is taken: stalled for %v", all)
-		}
-		s.ack(s.take(100)...)
-		s.collect(time.Minute)
-		if all := s.stalledFor(); len(all) != 1 || all[0] != 0 {
-			t.Errorf("all is taken: stalled for %v", all)
-		}
-	})
+	for name, most := range map[string]int{"its end is read": 1, "there is more": 100} {
+		t.Run(name, func(t *testing.T) {
+			onStub(t, func(s *stub) {
+				limits := kafka.UsualLimits
+				limits.Buffer = 1 // one record fills it
+				s.limits = &limits
+				s.log = []batch{{records: numbered(0, most)}}
+			}, func(s *stub) {
+				s.sleep(5 * time.Minute)
+				if all := s.stalledFor(); len(all) != 1 || all[0] < 4*time.Minute {
+					t.Errorf("nothing is taken: stalled for %v", all)
+				}
+				s.ack(s.take(most)...)
+				s.collect(time.Minute)
+				if all := s.stalledFor(); len(all) != 1 || all[0] != 0 {
+					t.Errorf("all is taken: stalled for %v", all)
+				}
+			})
+		})
+	}
 }
