@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -251,6 +252,44 @@ func TestKillerBesideItsNeighbour(t *testing.T) {
 		k.w.stopAfter(time.Hour)
 		if letter := oneDeadLetter(t, broker.Broker, "orders"); string(letter.Message.Body) != "killer" || letter.Reason != "crash-loop" {
 			t.Errorf("%q is dead by %q, want the killer by crash-loop", letter.Message.Body, letter.Reason)
+		}
+	})
+}
+
+// A message that is lost beside one that kills waits before its trial for a time of its
+// own. So the two run apart before the last loss, and the killer costs its neighbour no
+// further run.
+func TestTrialsPartKillerAndNeighbour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &mortal{tap: newTap(memory.Options{})}
+		cfg := quiet()
+		var draws, runs atomic.Int32
+		cfg.Concurrency, cfg.Random = 2, func() float64 { return float64(draws.Add(1)%4) / 4 } // waits differ by 15 s or more
+		dies := make(chan struct{}, 1)
+		k := startKilling(t, broker, cfg, orders(func(ctx context.Context, m *brokers.Message) error {
+			if string(m.Body) == "killer" {
+				dies <- struct{}{}
+			} else {
+				runs.Add(1)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+			return context.Cause(ctx)
+		}))
+		publish(t, broker.Broker, "orders", "killer", "neighbour")
+		for range 2 + 3 {
+			<-dies
+			time.Sleep(time.Second)
+			k.kill(t)
+		}
+		k.w.stopAfter(time.Hour)
+		if letter := oneDeadLetter(t, broker.Broker, "orders"); string(letter.Message.Body) != "killer" {
+			t.Errorf("%q is dead, want the killer", letter.Message.Body)
+		}
+		if n := runs.Load(); n != 2+1 {
+			t.Errorf("the neighbour ran %d times, want 2 runs beside the killer before their trials, and 1 on its trial", n)
 		}
 	})
 }
