@@ -15,6 +15,9 @@ func (b *Broker) SetGrace(d time.Duration) { b.grace = d }
 // is gone. Call it before Open.
 func (b *Broker) SetLook(d time.Duration) { b.look = d }
 
+// SetDeletion sets for how long a queue may be in deletion. Call it before Open.
+func (b *Broker) SetDeletion(d time.Duration) { b.deletion = d }
+
 // IsCalm reports whether a source starts and ends no consumers at the moment.
 func IsCalm(s brokers.Source) bool {
 	release, calm := HoldChanges(s)

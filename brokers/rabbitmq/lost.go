@@ -14,14 +14,41 @@ import (
 // failures are followed by shortestRest.
 const lookPace = 20 * time.Second
 
+// deletion is how long a broker may take to delete a quorum queue: on a busy machine,
+// more than 5 s.
+const deletion = 30 * time.Second
+
 // cancelled notes that the broker has ended a consumer of in, as it does when the
 // queue is deleted. The worker handles the messages that it holds to their end.
 func (n *session) cancelled(in *intake) {
 	n.source.mu.Lock()
 	in.ended, in.feed.unsure = true, true
-	in.feed.again = time.Now().Add(electionPause) // until then a queue that is being deleted may seem to be there
+	in.wanted.Store(0) // no flush is to widen it
+	in.dying = time.Now().Add(n.source.broker.deletion)
 	n.source.mu.Unlock()
-	n.kick.Wake()
+	in.lookLater()
+}
+
+// lookLater has steer look after electionPause for a queue whose consumer has ended.
+func (in *intake) lookLater() {
+	s := in.session.source
+	s.mu.Lock()
+	in.feed.again = time.Now().Add(electionPause)
+	s.mu.Unlock()
+	time.AfterFunc(electionPause, in.session.kick.Wake)
+}
+
+// mayDie reports whether the queue of in, whose consumer has ended, may be in the
+// middle of its deletion. A broker ends the consumers of a quorum queue first, and
+// forgets the queue later. To consume from it in between costs the channel, or the
+// connection. A queue with messages or consumers is not in deletion, and an empty one
+// can wait for its consumer.
+func (n *session) mayDie(in *intake) bool {
+	if !time.Now().Before(in.dying) {
+		return false
+	}
+	q, err := n.lookAt(in.queue)
+	return err == nil && q.Messages == 0 && q.Consumers == 0
 }
 
 // isGone reports whether the queue of in is deleted, of which the broker is about to
@@ -36,14 +63,20 @@ func (in *intake) start() error {
 	n, s := in.session, in.session.source
 	s.mu.Lock()
 	ended, unsure := in.ended, in.feed.unsure
-	in.ended, in.parked, in.taken = false, false, 0
-	in.spills.Store(false)
 	s.mu.Unlock()
 	if ended { // the worker keeps its messages: they have no queue to go back to
 		if err := in.leave(false); err != nil {
 			return err
 		}
+		if n.mayDie(in) {
+			in.lookLater()
+			return nil
+		}
 	}
+	s.mu.Lock()
+	in.ended, in.parked, in.taken = false, false, 0
+	in.spills.Store(false)
+	s.mu.Unlock()
 	if in.vacate(); !n.find(in, ended, unsure) {
 		return nil
 	}

@@ -1,10 +1,12 @@
 package rabbitmq_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -191,6 +193,65 @@ func TestOrderedQueueDeletedInUse(t *testing.T) {
 	})
 }
 
+// A broker ends the consumers of a queue that it deletes, and may forget the queue much
+// later. The worker looks for the queue, and does not consume while it seems to be there
+// and empty: that would end the session. It consumes again when the queue has a message.
+func TestQueueSeemsToBeDeleted(t *testing.T) {
+	inPairs(t, false, func(p *pair) {
+		p.closeSource()
+		p.broker.SetDeletion(time.Hour)
+		var mu sync.Mutex
+		var consumes, looks int // frames about the queue of the topic
+		var end []byte          // the broker's frame that ends the consumer
+		var conn *tapped        // of the consumers
+		queue := short(p.topic)
+		p.tap.hear(func(f frame) {
+			mu.Lock()
+			defer mu.Unlock()
+			at := bytes.Index(f.raw, queue)
+			switch {
+			case at < 0:
+			case f.is(classBasic, methodConsume):
+				consumes++
+				tag := f.raw[at+len(queue):]
+				end = method(classBasic, methodCancel, append(tag[:1+tag[0]:1+tag[0]], 1)...)
+				copy(end[1:3], f.raw[1:3])
+			case f.is(classQueue, methodDeclare):
+				looks++
+			}
+		})
+		p.tap.set(func(c *tapped, f frame) verdict {
+			mu.Lock()
+			defer mu.Unlock()
+			if f.is(classBasic, methodConsumeOK) {
+				conn = c
+			}
+			return pass
+		})
+		p.source = p.open(p.topic, p.other)
+		p.await("the worker starts no consumer", func() bool { return rabbitmq.IsCalm(p.source) })
+		mu.Lock()
+		begun, seen := consumes, looks
+		conn.inject <- end
+		mu.Unlock()
+		p.sends(p.other, "beside") // it arrives behind this
+		beside := p.next(patience)
+		p.await("the worker looks for the queue a few times", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return looks >= seen+4
+		})
+		mu.Lock()
+		if consumes > begun {
+			t.Error("the worker consumes from a queue that may be in deletion")
+		}
+		mu.Unlock()
+		p.sends(p.topic, "anew")
+		p.gets("anew")
+		p.ack(beside)
+	})
+}
+
 // A queue that is deleted and declared anew at once is consumed from again, and Receive
 // reports that its messages may be lost.
 func TestQueueReplacedInUse(t *testing.T) {
@@ -198,6 +259,9 @@ func TestQueueReplacedInUse(t *testing.T) {
 		if !p.drops() {
 			p.Skip("RabbitMQ 3.10 does not tell a consumer that its quorum queue was declared anew within milliseconds, and deliveries of the new queue do not reach the consumer")
 		}
+		p.closeSource()
+		p.broker.SetDeletion(time.Second)
+		p.source = p.open(p.topic, p.other)
 		p.loses(p.topic)
 		p.redeclare(p.topic, p.topicArgs())
 		p.hears(p.topic, "the broker has ended the consumers", "from which the worker receives again")

@@ -104,6 +104,7 @@ type Broker struct {
 	grace     time.Duration // of paused topics; tests shorten it
 	look      time.Duration // between two looks for a queue that is gone, see lookPace
 	tick      time.Duration // of acks that wait; tests lengthen it
+	deletion  time.Duration // of a queue; tests lengthen it
 	seal      adapter.Seal
 	manager   *http.Client
 
@@ -129,6 +130,7 @@ func New(options Options) (*Broker, error) {
 		grace:     grace,
 		look:      lookPace,
 		tick:      tick,
+		deletion:  deletion,
 	}
 	b.names = names{prefix: b.options.Prefix}
 	b.publisher = newPublisher(b, "publisher")

@@ -82,6 +82,7 @@ type intake struct {
 	spilled []*token    // deliveries that found no room
 	parked  bool        // there is no consumer, or one for the messages that the worker still handles
 	ended   bool        // the broker has ended the consumer
+	dying   time.Time   // until when the queue may be in deletion after that; written before ended
 	spills  atomic.Bool // deliveries find no room, until the next consumer starts
 }
 

@@ -14,12 +14,13 @@ import (
 )
 
 const (
-	classQueue     = 50
-	methodDeclare  = 10
-	methodDeclared = 11
-	methodConsume  = 20
-	methodCancel   = 30
-	methodNack     = 120
+	classQueue      = 50
+	methodDeclare   = 10
+	methodDeclared  = 11
+	methodConsume   = 20
+	methodConsumeOK = 21
+	methodCancel    = 30
+	methodNack      = 120
 )
 
 // underway stops deliveries of a broker on their way. Inside RabbitMQ a
