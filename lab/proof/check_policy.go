@@ -338,7 +338,7 @@ func (c *checker) report(d *delivery, e *event) {
 	if took := e.At - d.began; took >= d.topic.timeout-c.scenario.pace.slack {
 		g.lasts = max(g.lasts, 2*took)
 	}
-	r.sure = !d.freed && d.toldAt == 0 && !d.excused && e.Cause != lost && !part
+	r.sure = !d.freed && d.toldAt == 0 && !d.excused && !d.isSkipped() && e.Cause != lost && !part
 	if d.paid && (r.as == succeeds || r.as == silent || r.as == throttles) {
 		g.refunded++
 	}
