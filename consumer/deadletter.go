@@ -112,9 +112,9 @@ func (p *pipeline) refused(d *delivery, err error) (again bool) {
 	return false
 }
 
-// maxStuck bounds the messages of a topic that are held because the broker does
+// maxKept bounds the messages of a topic that are held because the broker does
 // not even take them back for later.
-const maxStuck = 64
+const maxKept = 64
 
 var errLeftToItsLease = errors.New("the broker refuses its dead letter, to reject it, and to take it back for later: it is left until its lease ends")
 
@@ -126,11 +126,11 @@ func (p *pipeline) stay(d *delivery) bool {
 	case p.draining.Load():
 		p.settlers.sendLate(d, brokers.Release)
 		return true
-	case !d.stuck && d.sub.stuck >= maxStuck && p.caps.Lease > 0:
+	case !d.kept && d.sub.kept >= maxKept && p.caps.Lease > 0:
 		return false
-	case !d.stuck:
-		d.own().stuck = true
-		d.sub.stuck++
+	case !d.kept:
+		d.own().kept = true
+		d.sub.kept++
 	}
 	if d.stub == (stubKey{}) { // which is refused, too
 		d.sub.letters.add(d)
@@ -156,7 +156,7 @@ func (l *deadLetters) reschedule(d *delivery) {
 func (l *deadLetters) letterRefused(d *delivery, cause error) (again bool) {
 	l.observe(d, Event{Kind: EventDeadLetterRefused, DeadLetter: d.published(),
 		Err: fmt.Errorf("%w; the message is kept, and comes back in minutes", cause)})
-	if d.stuck {
+	if d.kept {
 		return true
 	}
 	l.delay(d, forMending)

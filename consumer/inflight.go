@@ -91,7 +91,7 @@ type rare struct {
 	form      form       // what of that the broker has not refused
 	short     bool       // its Death is shortened: the broker refused the whole
 	stub      stubKey    // of the stub that is out
-	stuck     bool       // the broker refuses to take it back, too
+	kept      bool       // the broker refuses to take it back, too
 }
 
 var nothing rare // is never changed
@@ -147,8 +147,8 @@ func (s *subscription) count(in state, n int, d *delivery) {
 		s.heldBytes += n * size(d)
 	case gone:
 		s.ages.count(s.since(d), -1)
-		if d.stuck {
-			s.stuck--
+		if d.kept {
+			s.kept--
 		}
 	default:
 		s.active.Add(int32(n))

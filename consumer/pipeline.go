@@ -99,7 +99,7 @@ type subscription struct {
 	hung      int          // of those: of handlers that do not return
 	waiting   atomic.Int32
 	dying     atomic.Int32
-	stuck     int              // of those dying: held because the broker refuses every end
+	kept      int              // of those dying: held because the broker refuses every end
 	heldBytes int              // bodies of those two
 	bodies    sizes            // that came lately
 	full      bool             // not received for, because there is no room

@@ -294,12 +294,12 @@ func (h Harness) once(t testing.TB, c clause) error {
 func bubbled() string {
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
-	var stuck []string
+	var left []string
 	for stack := range strings.SplitSeq(string(buf), "\n\n") {
 		head, _, _ := strings.Cut(stack, "\n")
 		if strings.Contains(head, "synctest bubble") {
-			stuck = append(stuck, stack)
+			left = append(left, stack)
 		}
 	}
-	return strings.Join(stuck, "\n\n")
+	return strings.Join(left, "\n\n")
 }

@@ -90,7 +90,7 @@ func (s *source) commit(ctx context.Context, scope commitScope, of ...*reader) e
 		state = ownerClean
 	}
 	changed := make(map[partition]commitment)
-	trials := make(map[partition][]*record)
+	marked := make(map[partition][]*record)
 	alone, quiet := s.isolate()
 	s.mu.Lock()
 	g := s.generation
@@ -99,18 +99,18 @@ func (s *source) commit(ctx context.Context, scope commitScope, of ...*reader) e
 	}
 	s.mu.Unlock()
 	for _, r := range of {
-		var trial []*record
+		var fresh []*record
 		switch {
 		case scope == atTheEnd:
 		case alone == nil:
-			trial = r.try(time.Now())
+			fresh = r.mark(time.Now())
 		case alone == r && quiet:
-			trial = r.tryAlone()
+			fresh = r.markAlone()
 		}
-		if c, ok := r.changed(state); ok || len(trial) > 0 || scope == everything {
+		if c, ok := r.changed(state); ok || len(fresh) > 0 || scope == everything {
 			changed[r.partition] = c
-			if len(trial) > 0 {
-				trials[r.partition] = trial
+			if len(fresh) > 0 {
+				marked[r.partition] = fresh
 			}
 		}
 	}
@@ -125,15 +125,15 @@ func (s *source) commit(ctx context.Context, scope commitScope, of ...*reader) e
 		switch {
 		case !ok:
 		case e == nil:
-			r.committed(c, trials[r.partition])
+			r.committed(c, marked[r.partition])
 		default:
-			r.notCommitted(trials[r.partition])
+			r.notCommitted(marked[r.partition])
 			if first == nil || errors.Is(e, brokers.ErrLeaseLost) {
 				first = e
 			}
 		}
 	}
-	if len(trials) > 0 {
+	if len(marked) > 0 {
 		s.woken.Wake()
 	}
 	if isRegrouping(first) {

@@ -50,8 +50,8 @@ func (r *reader) isQuiet() bool {
 	return r.progress.out.size == 0
 }
 
-// tryAlone takes a suspect that is ready, and marks it. The caller commits the mark.
-func (r *reader) tryAlone() []*record {
+// markAlone takes a suspect that is ready, and marks it. The caller commits the mark.
+func (r *reader) markAlone() []*record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := slices.IndexFunc(r.suspects, r.isFlowing)

@@ -211,7 +211,7 @@ func (r *reader) fetch(ctx context.Context) (fetched, error) {
 
 // wayOut adds to an error that stops the partition how to go on.
 func (r *reader) wayOut(err error) error {
-	stuck, ok := errors.AsType[*unreadableError](err)
+	unreadable, ok := errors.AsType[*unreadableError](err)
 	if !ok {
 		return err
 	}
@@ -221,7 +221,7 @@ func (r *reader) wayOut(err error) error {
 	}
 	return fmt.Errorf("%w; it is tried again, and nothing behind it in %s is handed out, while all other partitions go on: "+
 		"%s, or skip it while no worker runs, and lose what it has: kafka-consumer-groups.sh --group %s --topic %s:%d --reset-offsets --to-offset %d --execute",
-		err, r.partition, fix, r.source.plan.group, r.partition.topic, r.partition.number, stuck.behind)
+		err, r.partition, fix, r.source.plan.group, r.partition.topic, r.partition.number, unreadable.behind)
 }
 
 // adapt has the next fetch ask for what there is room for when it is decoded:
@@ -487,10 +487,10 @@ func (r *reader) deliver(ds []*brokers.Delivery, records []*record, abandoned []
 	return ds
 }
 
-// try chooses what to hand out next while the reader is wary, and marks it. It joins
+// mark chooses what to hand out next while the reader is wary, and marks it. It joins
 // what is marked already, so that a slow message keeps no other. The caller commits the
 // marks.
-func (r *reader) try(now time.Time) (trial []*record) {
+func (r *reader) mark(now time.Time) (marked []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -503,13 +503,13 @@ func (r *reader) try(now time.Time) (trial []*record) {
 		r.source.woken.Wake() // what came meanwhile was not ready before
 		return nil
 	}
-	for n := maxMarks - int(r.progress.out.size); len(trial) < n && len(r.active) > 0; {
-		trial = append(trial, r.takeInTurn(n-len(trial))...)
+	for n := maxMarks - int(r.progress.out.size); len(marked) < n && len(r.active) > 0; {
+		marked = append(marked, r.takeInTurn(n-len(marked))...)
 	}
-	for _, record := range trial {
+	for _, record := range marked {
 		r.progress.start(record.offset)
 	}
-	return trial
+	return marked
 }
 
 // changed returns what there is to commit.
@@ -526,19 +526,20 @@ func (r *reader) changed(state string) (commitment, bool) {
 	return c, true
 }
 
-// committed notes that c is stored, and that trial may be handed out: it is marked.
-func (r *reader) committed(c commitment, trial []*record) {
+// committed notes that c is stored, and that marked, which c has marks of, may be handed
+// out.
+func (r *reader) committed(c commitment, marked []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = c
-	r.cleared = append(r.cleared, r.unmark(trial)...)
+	r.cleared = append(r.cleared, r.unmark(marked)...)
 }
 
-// notCommitted takes back trial, which is not marked.
-func (r *reader) notCommitted(trial []*record) {
+// notCommitted takes back marked, whose marks are not stored.
+func (r *reader) notCommitted(marked []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.giveBack(trial...)
+	r.giveBack(marked...)
 }
 
 // done marks the records of deliveries as done. It reports whether they are: once the

@@ -29,8 +29,12 @@ type claimed struct {
 	err error
 }
 
-// Settle sends acks and releases first; then it publishes the copies of all
-// retries, waits for the broker to confirm them, and acks their originals.
+// Settle sends acks, releases and rejections first; then it publishes the copies of all
+// retries, waits for the broker to confirm them, and acks their originals. Each is
+// claimed before, so that it is settled once. After ErrLeaseLost the message comes
+// again. After any other error that is not final the delivery is still held, and its
+// copy may be there already (ErrUnknownOutcome). An ack of an original that fails is no
+// error: the retry is durable, and the original comes as a duplicate.
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
 	entries := make([]claimed, len(batch))
 	var by [copying + 1][]*claimed

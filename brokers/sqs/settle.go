@@ -16,10 +16,19 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/adapter"
 )
 
-// Settle settles the deliveries of all queues at the same time, and of each
-// first those that need no copy; then it sends the copies of the other retries
-// and removes the originals of those that SQS has confirmed. It repeats
-// nothing that failed.
+// Settle ends the deliveries of all queues at the same time. Of one queue in this order:
+//
+//  1. Each is claimed, so that it is settled once. One that is settled, lost or closed
+//     has a final error, and nothing is done with it.
+//  2. Acks delete messages.
+//  3. Releases, and retries in place, change visibility timeouts.
+//  4. Copies of the other retries are sent. When SQS has confirmed one, its original
+//     is deleted.
+//
+// It repeats nothing that failed. After ErrLeaseLost the message comes again. After any
+// other error that is not final the delivery is still held; if its copy is confirmed,
+// only its original is left to be deleted. Where the lease ends before that, the retry
+// has no error, and the original comes as a duplicate.
 func (s *source) Settle(ctx context.Context, batch []brokers.Settlement) []error {
 	entries := make([]entry, len(batch))
 	if claimed := s.claim(batch, entries); len(claimed) > 0 {
