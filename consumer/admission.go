@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -599,4 +600,43 @@ func (p *pipeline) deferStart(d *delivery, v flow.Status, now time.Time, why def
 		wait = max(wait, farWait)
 	}
 	p.deferRun(d, now, wait+time.Duration(p.cfg.Random()*float64(wait)), why)
+}
+
+// admitted returns those of job that may start now. The others wait, uncounted.
+func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
+	p.leases.expire(job, now)
+	s, t := job[0].sub, takeTicket(job)
+	return p.admission.acquire(s, those(job, func(d *delivery) bool { return p.startable(d, now) }), t, now)
+}
+
+// startable reports whether d may start, as far as d itself is concerned. If it is
+// lost, it is dropped; if its deadline has passed, or a person has skipped it, it
+// becomes a dead letter; if the worker is stopping, it is given back.
+func (p *pipeline) startable(d *delivery, now time.Time) bool {
+	loss, draining := d.lost(), p.draining.Load()
+	switch {
+	case loss != nil:
+		d.refund(now)
+		p.drop(d, loss)
+	case draining:
+		d.refund(now)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.settle(brokers.Release, d)
+	case p.isGivenUp(d):
+		d.refund(now)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.isSkipped(d)
+	case d.expires(now):
+		d.refund(now)
+		err := fmt.Errorf("%w at %s, before this run", ErrDeadline, d.deadline.Format(time.RFC3339))
+		letter := p.letters.write(d, err, expiredVerdict)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.deadLetter(d, reasonExpired, letter)
+	default:
+		return true
+	}
+	return false
 }

@@ -338,3 +338,11 @@ func (g *given) rescue(method string, instead func()) {
 		instead()
 	}
 }
+
+// pauseCause says why a dependency is paused.
+func pauseCause(v flow.Status) string {
+	if v.Paused != "" {
+		return "paused by hand: " + v.Paused
+	}
+	return fmt.Sprintf("%d of the last %d messages failed: single runs try it out", v.Failing, v.Sampled)
+}

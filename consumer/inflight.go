@@ -357,3 +357,80 @@ func (d *delivery) setCurrent(a *attempt) {
 	d.current, d.last = a, int32(d.meta.Attempt)+1
 	d.mu.Unlock()
 }
+
+// actionOnStop is how a delivery ends that waits in the process when that stops:
+// one that waits for its time is rescheduled, one for its guard was not handled.
+func (d *delivery) actionOnStop() brokers.Action {
+	if d.meta.DueAt.After(time.Now()) {
+		return brokers.Retry
+	}
+	return brokers.Release
+}
+
+// skips are the messages that people have skipped and that have not ended.
+type skips struct {
+	any atomic.Int32 // how many
+	mu  sync.Mutex
+	all map[*delivery]*skipping
+}
+
+// skipping is why a message is skipped.
+type skipping struct {
+	err    error
+	letter dlq.Entry
+}
+
+// of returns why d is skipped, nil if it is not.
+func (s *skips) of(d *delivery) *skipping {
+	if s.any.Load() == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[d]
+}
+
+func (s *skips) set(d *delivery, why *skipping) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[*delivery]*skipping{}
+	}
+	s.all[d] = why
+	s.any.Store(int32(len(s.all)))
+}
+
+func (s *skips) forget(d *delivery) {
+	if s.any.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, d)
+	s.any.Store(int32(len(s.all)))
+}
+
+// has reports whether a message is skipped and has not ended.
+func (s *skips) has(topic, id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d := range s.all {
+		if d.Message.Topic == topic && d.Message.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// isSkipped reports whether a person has skipped d, which cannot start or wait then,
+// and dies. mu is held.
+func (p *pipeline) isSkipped(d *delivery) bool {
+	why := p.skips.of(d)
+	if why != nil {
+		p.deadLetter(d, reasonSkipped, why.letter)
+	}
+	return why != nil
+}
+
+// isGivenUp reports whether a person has skipped d, for a worker.
+func (p *pipeline) isGivenUp(d *delivery) bool { return p.skips.of(d) != nil }

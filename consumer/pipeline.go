@@ -3,7 +3,7 @@ package consumer
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -229,45 +229,6 @@ func (p *pipeline) settle(action brokers.Action, ds ...*delivery) {
 	}
 }
 
-// admitted returns those of job that may start now. The others wait, uncounted.
-func (p *pipeline) admitted(job []*delivery, now time.Time) []*delivery {
-	p.leases.expire(job, now)
-	s, t := job[0].sub, takeTicket(job)
-	return p.admission.acquire(s, those(job, func(d *delivery) bool { return p.startable(d, now) }), t, now)
-}
-
-// startable reports whether d may start, as far as d itself is concerned. If it is
-// lost, it is dropped; if its deadline has passed, or a person has skipped it, it
-// becomes a dead letter; if the worker is stopping, it is given back.
-func (p *pipeline) startable(d *delivery, now time.Time) bool {
-	loss, draining := d.lost(), p.draining.Load()
-	switch {
-	case loss != nil:
-		d.refund(now)
-		p.drop(d, loss)
-	case draining:
-		d.refund(now)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.settle(brokers.Release, d)
-	case p.isGivenUp(d):
-		d.refund(now)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.isSkipped(d)
-	case d.expires(now):
-		d.refund(now)
-		err := fmt.Errorf("%w at %s, before this run", ErrDeadline, d.deadline.Format(time.RFC3339))
-		letter := p.letters.write(d, err, expiredVerdict)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.deadLetter(d, reasonExpired, letter)
-	default:
-		return true
-	}
-	return false
-}
-
 // hang counts deliveries of s that are with handlers which do not return, and these.
 func (p *pipeline) hang(s *subscription, deliveries, handlers int) {
 	p.mu.Lock()
@@ -375,4 +336,95 @@ func (p *pipeline) advance(d *delivery, again bool) {
 		p.to(next, queued)
 		p.enqueue(next)
 	}
+}
+
+// watched has the counters of a topic that only its status reads.
+type watched struct {
+	began       time.Time
+	ages        ages // under the mu of the pipeline
+	lastSuccess atomic.Int64
+	attempted   recent
+	buried      recent
+
+	stuckRuns  atomic.Int32 // of handlers that ignore that their context has ended; written under the mu of the pipeline
+	stuckSince atomic.Int64 // since when they have all slots; 0 if they do not
+}
+
+// recent counts events of the last ten minutes. Each part is a minute, in the
+// upper half, and how often it happened in it.
+type recent [11]atomic.Uint64
+
+const recentMinutes = 10
+
+func minute(began, now time.Time) uint64 { return uint64(max(0, now.Sub(began)/time.Minute)) }
+
+func (r *recent) add(began, now time.Time) {
+	m := minute(began, now)
+	part := &r[m%uint64(len(r))]
+	for {
+		old := part.Load()
+		next := old + 1
+		if old>>32 != m {
+			next = m<<32 | 1
+		}
+		if part.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
+
+func (r *recent) sum(began, now time.Time) (n uint64) {
+	m := minute(began, now)
+	for i := range r {
+		if part := r[i].Load(); part>>32+recentMinutes > m {
+			n += part & (1<<32 - 1)
+		}
+	}
+	return n
+}
+
+// ages counts the messages in flight by the second in which they came in, oldest
+// first. The oldest second is kept apart, for the status: counted from 1, and 0 if
+// there is none.
+type ages struct {
+	seconds []second
+	oldest  atomic.Int64
+}
+
+type second struct{ number, messages int64 }
+
+// count adds n messages that came in at at.
+func (a *ages) count(at int64, n int64) {
+	if last := len(a.seconds) - 1; last >= 0 && a.seconds[last].number == at && a.seconds[last].messages+n > 0 {
+		a.seconds[last].messages += n // most messages come and go within a second
+		return
+	}
+	i, found := slices.BinarySearchFunc(a.seconds, at, func(s second, at int64) int { return cmp.Compare(s.number, at) })
+	if !found {
+		if len(a.seconds) == cap(a.seconds) { // seconds of which nothing is left, behind one that is
+			a.seconds = slices.DeleteFunc(a.seconds, func(s second) bool { return s.messages == 0 })
+			i, _ = slices.BinarySearchFunc(a.seconds, at, func(s second, at int64) int { return cmp.Compare(s.number, at) })
+		}
+		a.seconds = slices.Insert(a.seconds, i, second{number: at})
+	}
+	a.seconds[i].messages += n
+	gone := 0
+	for gone < len(a.seconds) && a.seconds[gone].messages == 0 {
+		gone++
+	}
+	if gone > 0 {
+		a.seconds = slices.Delete(a.seconds, 0, gone)
+	}
+	oldest := int64(0)
+	if len(a.seconds) > 0 {
+		oldest = a.seconds[0].number + 1
+	}
+	if a.oldest.Load() != oldest {
+		a.oldest.Store(oldest)
+	}
+}
+
+// since is the second in which d came in.
+func (s *subscription) since(d *delivery) int64 {
+	return int64(max(0, d.ReceivedAt.Sub(s.began)) / time.Second)
 }

@@ -79,15 +79,6 @@ func (p *pipeline) endDoubts() {
 	}
 }
 
-// actionOnStop is how a delivery ends that waits in the process when that stops:
-// one that waits for its time is rescheduled, one for its guard was not handled.
-func (d *delivery) actionOnStop() brokers.Action {
-	if d.meta.DueAt.After(time.Now()) {
-		return brokers.Retry
-	}
-	return brokers.Release
-}
-
 // awaitHandlers waits for the workers, interrupts them when the time is up,
 // and in the end gives back what they still hold.
 func (p *pipeline) awaitHandlers(end time.Time) error {

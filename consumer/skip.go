@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/classify"
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/health"
 	"github.com/redrive-go/redrive/retry"
 	"github.com/redrive-go/redrive/retry/flow"
@@ -43,61 +40,6 @@ func (c *Consumer) Skip(topic, id, why string) error {
 		return err
 	}
 	return control.skip(topic, id, why)
-}
-
-// skips are the messages that people have skipped and that have not ended.
-type skips struct {
-	any atomic.Int32 // how many
-	mu  sync.Mutex
-	all map[*delivery]*skipping
-}
-
-// skipping is why a message is skipped.
-type skipping struct {
-	err    error
-	letter dlq.Entry
-}
-
-// of returns why d is skipped, nil if it is not.
-func (s *skips) of(d *delivery) *skipping {
-	if s.any.Load() == 0 {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all[d]
-}
-
-func (s *skips) set(d *delivery, why *skipping) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[*delivery]*skipping{}
-	}
-	s.all[d] = why
-	s.any.Store(int32(len(s.all)))
-}
-
-func (s *skips) forget(d *delivery) {
-	if s.any.Load() == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.all, d)
-	s.any.Store(int32(len(s.all)))
-}
-
-// has reports whether a message is skipped and has not ended.
-func (s *skips) has(topic, id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for d := range s.all {
-		if d.Message.Topic == topic && d.Message.ID == id {
-			return true
-		}
-	}
-	return false
 }
 
 func (c *control) skip(topic, id, why string) error {
@@ -171,16 +113,6 @@ func (p *pipeline) skip(d *delivery, why *skipping) bool {
 	return open
 }
 
-// isSkipped reports whether a person has skipped d, which cannot start or wait then,
-// and dies. mu is held.
-func (p *pipeline) isSkipped(d *delivery) bool {
-	why := p.skips.of(d)
-	if why != nil {
-		p.deadLetter(d, reasonSkipped, why.letter)
-	}
-	return why != nil
-}
-
 // skipped ends the run of d, which a person has skipped. Err is what its handler
 // returned; nil if it has not.
 func (p *pipeline) skipped(d *delivery, why *skipping, err error, began, now time.Time) {
@@ -193,9 +125,6 @@ func (p *pipeline) skipped(d *delivery, why *skipping, err error, began, now tim
 	}
 	p.carryOut(d, decision, circumstances{excused: d.meta.Excused}, Event{Kind: EventFailed, Time: now, Duration: now.Sub(began), Verdict: skippedVerdict, Decision: decision, Err: err}, nil)
 }
-
-// isGivenUp reports whether a person has skipped d, for a worker.
-func (p *pipeline) isGivenUp(d *delivery) bool { return p.skips.of(d) != nil }
 
 // takeAway ends the run of d, which a person has skipped and whose handler is stuck.
 func (p *pipeline) takeAway(d *delivery, began, now time.Time) {

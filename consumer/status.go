@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -165,111 +163,12 @@ func (g *dependency) pause(v flow.Status) *health.Pause {
 	return &health.Pause{Cause: pauseCause(v), Since: timeAt(since), Next: v.Next, ByHand: v.Paused != ""}
 }
 
-// pauseCause says why a dependency is paused.
-func pauseCause(v flow.Status) string {
-	if v.Paused != "" {
-		return "paused by hand: " + v.Paused
-	}
-	return fmt.Sprintf("%d of the last %d messages failed: single runs try it out", v.Failing, v.Sampled)
-}
-
 // timeAt is the time of so many nanoseconds, zero for none.
 func timeAt(nanos int64) time.Time {
 	if nanos == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, nanos)
-}
-
-// watched has the counters of a topic that only its status reads.
-type watched struct {
-	began       time.Time
-	ages        ages // under the mu of the pipeline
-	lastSuccess atomic.Int64
-	attempted   recent
-	buried      recent
-
-	stuckRuns  atomic.Int32 // of handlers that ignore that their context has ended; written under the mu of the pipeline
-	stuckSince atomic.Int64 // since when they have all slots; 0 if they do not
-}
-
-// recent counts events of the last ten minutes. Each part is a minute, in the
-// upper half, and how often it happened in it.
-type recent [11]atomic.Uint64
-
-const recentMinutes = 10
-
-func minute(began, now time.Time) uint64 { return uint64(max(0, now.Sub(began)/time.Minute)) }
-
-func (r *recent) add(began, now time.Time) {
-	m := minute(began, now)
-	part := &r[m%uint64(len(r))]
-	for {
-		old := part.Load()
-		next := old + 1
-		if old>>32 != m {
-			next = m<<32 | 1
-		}
-		if part.CompareAndSwap(old, next) {
-			return
-		}
-	}
-}
-
-func (r *recent) sum(began, now time.Time) (n uint64) {
-	m := minute(began, now)
-	for i := range r {
-		if part := r[i].Load(); part>>32+recentMinutes > m {
-			n += part & (1<<32 - 1)
-		}
-	}
-	return n
-}
-
-// ages counts the messages in flight by the second in which they came in, oldest
-// first. The oldest second is kept apart, for the status: counted from 1, and 0 if
-// there is none.
-type ages struct {
-	seconds []second
-	oldest  atomic.Int64
-}
-
-type second struct{ number, messages int64 }
-
-// count adds n messages that came in at at.
-func (a *ages) count(at int64, n int64) {
-	if last := len(a.seconds) - 1; last >= 0 && a.seconds[last].number == at && a.seconds[last].messages+n > 0 {
-		a.seconds[last].messages += n // most messages come and go within a second
-		return
-	}
-	i, found := slices.BinarySearchFunc(a.seconds, at, func(s second, at int64) int { return cmp.Compare(s.number, at) })
-	if !found {
-		if len(a.seconds) == cap(a.seconds) { // seconds of which nothing is left, behind one that is
-			a.seconds = slices.DeleteFunc(a.seconds, func(s second) bool { return s.messages == 0 })
-			i, _ = slices.BinarySearchFunc(a.seconds, at, func(s second, at int64) int { return cmp.Compare(s.number, at) })
-		}
-		a.seconds = slices.Insert(a.seconds, i, second{number: at})
-	}
-	a.seconds[i].messages += n
-	gone := 0
-	for gone < len(a.seconds) && a.seconds[gone].messages == 0 {
-		gone++
-	}
-	if gone > 0 {
-		a.seconds = slices.Delete(a.seconds, 0, gone)
-	}
-	oldest := int64(0)
-	if len(a.seconds) > 0 {
-		oldest = a.seconds[0].number + 1
-	}
-	if a.oldest.Load() != oldest {
-		a.oldest.Store(oldest)
-	}
-}
-
-// since is the second in which d came in.
-func (s *subscription) since(d *delivery) int64 {
-	return int64(max(0, d.ReceivedAt.Sub(s.began)) / time.Second)
 }
 
 // pulses are those of all loops of a pipeline.

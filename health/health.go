@@ -40,8 +40,8 @@ type Options struct {
 	LoopFor time.Duration
 
 	// StuckFor is how long all slots of a topic may be taken by handlers that ignore
-	// that their context has ended, before /livez fails. Negative means for ever.
-	// Default 10 min.
+	// that their context has ended, before /livez fails. Negative, such as
+	// settings.None, means for ever. Default 10 min.
 	StuckFor time.Duration
 
 	// Token lets people control the worker, which has to be a Controlled: it adds
