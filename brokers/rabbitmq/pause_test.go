@@ -137,6 +137,8 @@ func TestConsumerOfAParkedTopicLingers(t *testing.T) {
 				w.Logf("at the end %d messages are in the queue and %d in that of retries, a consumer is there: %t", w.depth(w.topic), w.depth(w.retries()), lingers())
 			}
 		}()
+		w.number(w.topic, 0, 16) // a prefetch begins at one, and grows
+		w.settleAll(w.receive(16))
 		w.publish("a", "b", "c", "d")
 		held := w.receive(2)
 		w.await("the others wait with the worker", func() bool { return w.depth(w.topic) == 0 })
