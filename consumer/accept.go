@@ -177,7 +177,7 @@ func (p *pipeline) unfit(d *delivery) (reason string, err error) {
 // other reason with a message whose dead letter found no room.
 func (d *delivery) spent() (reason string, err error) {
 	switch last := d.lastFailure(); {
-	case d.meta.Class == poisonClass:
+	case d.meta.Class == classify.ClassPoison:
 		return "poison", errors.New("it was found to be poison before this delivery, but no dead letter was confirmed; the history has the failure")
 	case d.sub.noRepeat && last.Ambiguous:
 		return reasonAmbiguous, errors.New("its last run may have had its effect, but no dead letter was confirmed then; the history has the failure")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/health"
 	"github.com/redrive-go/redrive/retry/flow"
 )
@@ -155,7 +156,7 @@ func (a *admission) done(d *delivery, began, now time.Time, o flow.Outcome) {
 		o = flow.Neutral
 	}
 	t := takeTicket(d.alone())
-	a.takeBack(d.sub, t, now, flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == throttledClass, More: !t.place})
+	a.takeBack(d.sub, t, now, flow.End{Began: began, Who: who, Outcome: o, Again: d.meta.Class == classify.ClassThrottled, More: !t.place})
 }
 
 // deferral is why a run is put off: in one word, and in a sentence.

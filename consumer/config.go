@@ -56,7 +56,7 @@ type Config struct {
 	// Prefetch is how many deliveries of a topic wait in the process for a free
 	// handler, or for the rest of their batch: at least as many as fill one.
 	// Their leases are kept. Default is Concurrency, or, where handlers are quick,
-	// what they do in 100 ms, within a half of MaxHeld and of MaxHeldBytes.
+	// what they do in 20 ms, within a half of MaxHeld and of MaxHeldBytes.
 	Prefetch int
 
 	// HandlerTimeout bounds one handler run; its context then ends with cause

@@ -19,11 +19,6 @@ import (
 // must stop. The run is given back and not counted.
 var ErrShutdown = errors.New("the worker is shutting down: the message is given back, not counted")
 
-const (
-	throttledClass = classify.ClassThrottled
-	poisonClass    = classify.ClassPoison
-)
-
 // Reasons that the pipeline itself decides on. dlq.Entry has the list of all.
 const (
 	reasonAmbiguous  = "ambiguous"
@@ -107,7 +102,7 @@ func (p *pipeline) conclude(d *delivery, err, cause error, began, now time.Time)
 	}
 	d.sub.attempted.add(d.sub.began, now)
 	if err == nil {
-		d.sub.lastSuccess.Store(now.UnixNano())
+		d.sub.succeeded(now, now.Sub(began))
 		p.admission.done(d, began, now, flow.Success)
 		if d.sub.poisonRow.Load() > 0 {
 			p.believe(d.sub)
@@ -446,7 +441,7 @@ func (p *pipeline) condemn(d *delivery) {
 func (d *delivery) poisonFor(now time.Time) time.Duration {
 	since := d.meta.FirstFailedAt
 	for _, f := range d.meta.History {
-		if f.Class != poisonClass {
+		if f.Class != classify.ClassPoison {
 			since = time.Time{}
 		} else if since.IsZero() {
 			since = f.At

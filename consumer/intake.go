@@ -140,7 +140,7 @@ func (in *intake) room(s *subscription) int {
 	inLine, active := in.admission.inLine(s.dependency), int(s.active.Load())
 	switch {
 	case v.Full():
-		window += s.ahead(v.Usual)
+		window += s.ahead()
 	case v.Limit < 1:
 		most := inLineMost
 		if inLine[fresh] == 0 { // look behind those that have failed for one that has not
@@ -155,18 +155,20 @@ func (in *intake) room(s *subscription) int {
 }
 
 // aheadTime is how long a broker may take to bring messages and to confirm their ends
-// while handlers have work.
-const aheadTime = 100 * time.Millisecond
+// while handlers have work. What is taken ahead waits behind handlers that begin to
+// hang, so it is short: a handler that takes more than 10 ms takes nothing ahead.
+const aheadTime = 20 * time.Millisecond
 
-// ahead is how many deliveries the window takes beyond its size, for handlers whose runs
-// usually take so long: what they do in aheadTime, within a half of what may still be
-// held. None if the user has set a prefetch. mu is held.
-func (s *subscription) ahead(usual time.Duration) int {
-	if s.fixed || usual <= 0 || usual >= aheadTime {
+// ahead is how many deliveries the window takes beyond its size: what the handlers do in
+// aheadTime, within a half of what may still be held. None if the user has set a
+// prefetch. mu is held.
+func (s *subscription) ahead() int {
+	took := time.Duration(s.took.Load())
+	if s.fixed || took <= 0 || took >= aheadTime {
 		return 0
 	}
 	held := int(s.waiting.Load() + s.dying.Load())
-	n := min(s.concurrency*max(1, s.batchSize)*int(aheadTime/usual)-s.prefetch, (s.maxHeld-held)/2)
+	n := min(s.concurrency*max(1, s.batchSize)*int(aheadTime/took)-s.prefetch, (s.maxHeld-held)/2)
 	if s.bodies.n > 0 {
 		n = min(n, (s.maxBytes-s.heldBytes)/2/max(1, s.bodies.bytes/s.bodies.n))
 	}

@@ -338,11 +338,12 @@ func (p *pipeline) advance(d *delivery, again bool) {
 	}
 }
 
-// watched has the counters of a topic that only its status reads.
+// watched has the counters of a topic that its status reads, and the intake.
 type watched struct {
 	began       time.Time
 	ages        ages // under the mu of the pipeline
 	lastSuccess atomic.Int64
+	took        atomic.Int64 // by successful runs, lately: the mean in nanoseconds
 	attempted   recent
 	buried      recent
 
@@ -422,6 +423,18 @@ func (a *ages) count(at int64, n int64) {
 	if a.oldest.Load() != oldest {
 		a.oldest.Store(oldest)
 	}
+}
+
+// succeeded notes a success at now, of a run that took so long. Of two that end
+// together one may be left out.
+func (w *watched) succeeded(now time.Time, took time.Duration) {
+	const lately = 16
+	w.lastSuccess.Store(now.UnixNano())
+	mean := w.took.Load()
+	if mean == 0 {
+		mean = int64(took)
+	}
+	w.took.Store(mean + (int64(took)-mean)/lately)
 }
 
 // since is the second in which d came in.

@@ -15,6 +15,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/classify"
 	"github.com/redrive-go/redrive/consumer"
+	"github.com/redrive-go/redrive/retry"
+	"github.com/redrive-go/redrive/retry/budget"
 )
 
 // One bad row fails its whole batch. It ends by itself, after its attempts, and
@@ -163,6 +165,9 @@ func TestMaxHeldBytes(t *testing.T) {
 	})
 }
 
+// In a ramp messages are held that wait for the limit.
+const ramp = 4 * time.Second
+
 // Quick handlers take what a broker is to bring next from a longer row. It is as long as
 // they work through in a moment, within a half of what may be held.
 func TestPrefetchOfQuickHandlers(t *testing.T) {
@@ -174,12 +179,14 @@ func TestPrefetchOfQuickHandlers(t *testing.T) {
 		most   int // in the process at once
 	}{
 		{"200 ms", 200 * time.Millisecond, 100, nil, 10 + 10},
-		{"10 ms", 10 * time.Millisecond, 100, nil, 10 + 100},
-		{"1 ms", time.Millisecond, 100, nil, 10 + 10 + 500},
+		{"20 ms", 20 * time.Millisecond, 100, nil, 10 + 10},
+		{"5 ms", 5 * time.Millisecond, 100, nil, 10 + 40},
+		{"1 ms", time.Millisecond, 100, nil, 10 + 200},
+		{"0.3 ms", 300 * time.Microsecond, 100, nil, 10 + 10 + 500},
 		{"1 ms, large bodies", time.Millisecond, 1000, func(c *consumer.Config) { c.MaxHeldBytes = 64_000 }, 10 + 10 + 32},
 		{"1 ms, little may be held", time.Millisecond, 100, func(c *consumer.Config) { c.MaxHeld = 40 }, 10 + 10 + 20},
 		{"1 ms, a prefetch that is set", time.Millisecond, 100, func(c *consumer.Config) { c.Prefetch = 30 }, 10 + 30},
-		{"1 ms, two handlers", time.Millisecond, 100, func(c *consumer.Config) { c.Concurrency = 2 }, 2 + 200},
+		{"1 ms, two handlers", time.Millisecond, 100, func(c *consumer.Config) { c.Concurrency = 2 }, 2 + 40},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
 			broker := memory.New(memory.Options{})
@@ -188,19 +195,83 @@ func TestPrefetchOfQuickHandlers(t *testing.T) {
 				tt.config(&cfg)
 			}
 			var mu sync.Mutex
-			most := 0
-			w := start(t, broker, cfg, orders(func(context.Context, *brokers.Message) error {
-				mu.Lock()
-				most = max(most, broker.Stats("orders").InFlight)
-				mu.Unlock()
-				time.Sleep(tt.takes)
-				return nil
-			}))
-			publish(t, broker, "orders", slices.Repeat([]string{strings.Repeat("x", tt.body)}, 60_000)...)
+			most, began := 0, time.Now()
+			w := start(t, broker, cfg, func(c *consumer.Consumer) {
+				c.Handle("orders", func(context.Context, *brokers.Message) error {
+					mu.Lock()
+					if time.Since(began) > ramp {
+						most = max(most, c.Status().Topics[0].InFlight)
+					}
+					mu.Unlock()
+					time.Sleep(tt.takes)
+					return nil
+				})
+			})
+			publish(t, broker, "orders", slices.Repeat([]string{strings.Repeat("x", tt.body)}, int(50*time.Second/max(tt.takes, time.Millisecond/3)))...)
 			w.stopAfter(10 * time.Second)
 			if most < tt.most*9/10 || most > tt.most {
 				t.Errorf("%d messages were in the process at once, want nearly %d", most, tt.most)
 			}
 		})
 	}
+}
+
+// A topic of slow handlers takes nothing ahead because quick ones share its dependency.
+func TestPrefetchIsOfTheTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		var mu sync.Mutex
+		most, began := 0, time.Now()
+		w := start(t, broker, guarded(), func(c *consumer.Consumer) {
+			c.Handle("orders", func(context.Context, *brokers.Message) error {
+				time.Sleep(time.Millisecond)
+				return nil
+			})
+			c.HandleWith("refunds", func(context.Context, *brokers.Message) error {
+				mu.Lock()
+				if time.Since(began) > ramp {
+					most = max(most, c.Status().Topics[1].InFlight)
+				}
+				mu.Unlock()
+				time.Sleep(time.Second)
+				return nil
+			}, consumer.TopicConfig{Dependency: "orders"})
+		})
+		publish(t, broker, "orders", slices.Repeat([]string{"quick"}, 60_000)...)
+		publish(t, broker, "refunds", slices.Repeat([]string{"slow"}, 200)...)
+		w.stopAfter(15 * time.Second)
+		if most != 10+10 {
+			t.Errorf("%d slow messages were in the process at once, want 20", most)
+		}
+	})
+}
+
+// What quick handlers take ahead, and what waits for its retry, stay within MaxHeld.
+func TestPrefetchLeavesWhatMayBeHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := memory.New(memory.Options{})
+		cfg := guarded()
+		cfg.MaxHeld = 40
+		cfg.Guard.Budget = must(budget.New(budget.Config{Share: 1, Floor: 1000}))
+		cfg.Retry.Backoff = retry.Backoff{Base: time.Second, Jitter: retry.NoJitter}
+		var mu sync.Mutex
+		most := 0
+		w := start(t, broker, cfg, func(c *consumer.Consumer) {
+			c.Handle("orders", func(ctx context.Context, _ *brokers.Message) error {
+				mu.Lock()
+				most = max(most, c.Status().Topics[0].InFlight)
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				if consumer.MetaFrom(ctx).Attempt == 1 && broker.Len("orders")%3 == 0 {
+					return errBusy
+				}
+				return nil
+			})
+		})
+		publish(t, broker, "orders", slices.Repeat([]string{"a"}, 60_000)...)
+		w.stopAfter(10 * time.Second)
+		if most <= 10+10+20 || most > 10+10+40 {
+			t.Errorf("%d messages were in the process at once, want more than 40 and 60 at most", most)
+		}
+	})
 }
