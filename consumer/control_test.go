@@ -587,6 +587,34 @@ func TestSkipOfOneOfABatch(t *testing.T) {
 	}
 }
 
+// A message is skipped whose batch hangs, and which fails as a whole in the end. That does
+// not count against the only other one.
+func TestSkipOfOneOfABatchThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, cfg := newTap(memory.Options{}), quiet() // every failure counts
+		cfg.HandlerTimeout = time.Minute
+		var attempts []int
+		w, _, h := controls(t, broker, cfg, func(c *consumer.Consumer) {
+			c.HandleBatch("orders", func(_ context.Context, batch []brokers.Item) []error {
+				if len(batch) > 1 {
+					time.Sleep(time.Hour)
+					return slices.Repeat([]error{errBusy}, len(batch))
+				}
+				attempts = append(attempts, batch[0].Meta.Attempt)
+				return nil
+			}, consumer.TopicConfig{BatchSize: 2})
+		})
+		send(t, broker.Broker, "orders", brokers.Message{ID: "one"}, brokers.Message{ID: "stuck"})
+		time.Sleep(2 * time.Minute)
+		does(t, h, "/skip?topic=orders&id=stuck", 200)
+		w.stopAfter(2 * time.Hour)
+		oneDeadLetterOf(t, broker, "stuck")
+		if !slices.Equal(attempts, []int{1}) {
+			t.Errorf("the other message ran as attempts %v, want 1: it is not to blame", attempts)
+		}
+	})
+}
+
 // oneDeadLetterOf returns the only dead letter, which must be of that message.
 func oneDeadLetterOf(t *testing.T, broker *tap, id string) dlq.Entry {
 	t.Helper()

@@ -83,9 +83,10 @@ func interrupted(err error) (yes bool) {
 	return panicked || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// finish takes runs, which began together, from their handler to what comes next.
-func (p *pipeline) finish(runs []*delivery, results []error, cause error, began, now time.Time) {
-	if len(runs) > 1 && p.split(runs, results, cause, began, now) {
+// finish takes runs, which began together, from their handler to what comes next. Of a
+// batch that failed as a whole, one that is left is not to blame either.
+func (p *pipeline) finish(runs []*delivery, batch bool, results []error, cause error, began, now time.Time) {
+	if batch && len(runs) > 0 && p.split(runs, results, cause, began, now) {
 		return
 	}
 	for i, d := range runs {

@@ -51,8 +51,9 @@ type jobs interface {
 	// hang counts the deliveries of handlers that do not return, or have returned, and
 	// these handlers.
 	hang(s *subscription, deliveries, handlers int)
-	// finish takes runs, which began together, to what comes next.
-	finish(runs []*delivery, results []error, cause error, began, now time.Time)
+	// finish takes runs, which began together, to what comes next. Of a batch some may
+	// have been taken away.
+	finish(runs []*delivery, batch bool, results []error, cause error, began, now time.Time)
 	// isGivenUp reports whether a person has skipped d.
 	isGivenUp(d *delivery) bool
 	// takeAway ends the run of such a delivery, while its handler goes on.
@@ -231,7 +232,7 @@ func (w *worker) finish(a *attempt, results []error) {
 			w.observe(d, Event{Kind: EventUnstuck, Time: now, Duration: now.Sub(a.started)})
 		}
 	}
-	w.jobs.finish(runs, results, cause, a.started, now)
+	w.jobs.finish(runs, len(a.runs()) > 1, results, cause, a.started, now)
 }
 
 // without returns those of runs that are not taken, with their results.
