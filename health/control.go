@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -118,7 +119,8 @@ func (o Options) control(mux *http.ServeMux, w Worker) {
 // another token is right.
 func (o Options) admits(r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	return subtle.ConstantTimeCompare([]byte(token), []byte(o.Token)) == 1 && strings.EqualFold(scheme, "Bearer")
+	given, want := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(o.Token)) // the time is not to tell a length
+	return subtle.ConstantTimeCompare(given[:], want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
 // order returns what r asks for at now. Takes are groups of parameters: r has one of
