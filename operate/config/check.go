@@ -175,7 +175,7 @@ func (d *decoder) once(key string, list []string) {
 func (s *Store) check(d *decoder, key string) {
 	if !pgaddress.Is(s.URL) {
 		switch {
-		case strings.Contains(s.URL, "://") || strings.HasPrefix(s.URL, ":") || strings.HasPrefix(s.URL, "file:"):
+		case strings.Contains(s.URL, "://") || strings.HasPrefix(s.URL, ":") || strings.HasPrefix(s.URL, "file:") || strings.HasPrefix(s.URL, "sqlite:"):
 			d.fault(key+".url", "is no store", "name a file, or a URL that begins with postgres://")
 		case s.Password != nil:
 			d.fault(key+".password", "only Postgres has one", "remove it")

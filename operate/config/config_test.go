@@ -292,6 +292,7 @@ func TestStore(t *testing.T) {
 		{"host=db user=redrive dbname=letters password=p@ss:w/rd", "", "", "has a password in it"},
 		{":memory:", "", "", "is no store"},
 		{"file:letters.db", "", "", "is no store"},
+		{"sqlite:/letters.db", "", "", "is no store"},
 		{"mysql://db/letters", "", "", "is no store"},
 		{"letters.db", "password: {env: STORE_PASSWORD}", "", "store.password: only Postgres has one"},
 	} {
